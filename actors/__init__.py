@@ -1,0 +1,1 @@
+"""Thin Ray shells over the library, and the controller that drives them. Decisions live in `vipray`."""

@@ -1,0 +1,228 @@
+"""The controller: one step after the other, with the next allocation made behind the training of this one.
+
+    generators │ rollouts t                                    │ rollouts t+1
+    verifiers  │   · score t as they end ·                     │
+    learner    │                        │ train t │ publish t+1│
+    predictor  │                        │obs t│pred t+1│      │
+    allocator  │                        │          │alloc│    │
+
+Rollouts of t+1 start when version t+1 is confirmed by every generator and allocation t+1 is there. `observe`,
+`predict` and `allocate` are chained by references, so they need nothing of the controller while the learner trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ray.exceptions import RayError
+
+from actors.handles import Actors
+from actors.rollouts import RolloutBatch, RolloutMaker
+from actors.waiting import wait_for
+from vipray.config import EvaluationConfig, GeneratorConfig, LearnerConfig, VerifierConfig, WeightsConfig
+from vipray.data.sampler import PromptSampler
+from vipray.errors import GeneratorsExhaustedError, WeightSyncError
+from vipray.records import RolloutId, Span
+from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics
+
+_log = logging.getLogger(__name__)
+_PLANNING_TIMEOUT_S = 300.0  # prediction and allocation take milliseconds; a GPU's first kernels take seconds
+_WRITING_TIMEOUT_S = 300.0
+
+
+class RunObserver(Protocol):
+    """Who is told what happens: the log, the terminal."""
+
+    def on_stage(self, text: str) -> None:
+        """Something begins that takes a while."""
+
+    def on_step(self, metrics: Mapping[str, float], allocation_rows: list[dict[str, Any]]) -> None:
+        """A step is complete."""
+
+    def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
+        """An evaluation is complete; one row a prompt (`EVALUATION_SCHEMA`)."""
+
+
+@dataclass(frozen=True)
+class ControllerOptions:
+    """The parts of the configuration that the controller acts on."""
+
+    steps: int
+    generators: GeneratorConfig
+    verifiers: VerifierConfig
+    learner: LearnerConfig
+    weights: WeightsConfig
+    evaluation: EvaluationConfig
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """References of a step's planning, under way."""
+
+    observed: Any  # None for the first step
+    prediction: Any
+    allocation: Any
+
+
+class Controller:
+    """Drives a run to its end.
+
+    Args:
+        actors: handles of everything that works.
+        sampler: decides which prompts a step trains on.
+        task_of: task label by prompt id, of every prompt.
+        options: settings.
+        observer: is told of stages, steps and evaluations.
+        clock: wall-clock seconds, comparable with the spans of actors.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        sampler: PromptSampler,
+        task_of: Mapping[str, str],
+        options: ControllerOptions,
+        observer: RunObserver,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._actors = actors
+        self._sampler = sampler
+        self._task_of = task_of
+        self._options = options
+        self._observer = observer
+        self._clock = clock
+        self._rollouts = RolloutMaker(
+            actors.generators,
+            actors.verifiers,
+            rollout_timeout_s=options.generators.rollout_timeout_s,
+            verdict_timeout_s=options.verifiers.timeout_s,
+        )
+        self._writing: Any = None
+
+    async def run(self) -> None:
+        """Publish the initial weights, evaluate, train for all steps, evaluate."""
+        self._observer.on_stage("publishing the initial weights")
+        await self._publish(0)
+        await self._evaluate(0)
+        started = self._clock()
+        plan, cover = self._plan(0, observed=None), None
+        for step in range(self._options.steps):
+            planning = await self._planned(plan, cover)
+            batch, generation_s = await self._timed(self._rollouts.make(planning.allocation.rollout_ids()))
+            self._write("rollouts", step, batch)
+            prompt_ids = planning.allocation.prompt_ids
+            successes, trials = count_evidence(prompt_ids, batch.verdicts)
+            trained = [
+                rank.train.remote(planning.allocation, *batch.references) for rank in self._actors.learners
+            ]
+            observed = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
+            if step + 1 < self._options.steps:
+                plan = self._plan(step + 1, observed)
+            what = f"the learner's step {step}"
+            (training, span), *_ = await wait_for(_all(trained), self._options.learner.step_timeout_s, what)
+            _, publishing_s = await self._timed(self._publish(step + 1))
+            ended = self._clock()
+            cover = Span(span.start_s, ended)
+            metrics = {
+                "step": step,
+                "step/time_s": ended - started,
+                "time/generation_s": generation_s,
+                "time/training_s": span.duration_s,
+                "time/publishing_s": publishing_s,
+                "policy/version": min(verdict.policy_version for verdict in batch.verdicts),
+                **planning.metrics(),
+                **reward_metrics(batch.verdicts, self._task_of),
+                **batch.metrics,
+                **training,
+                "generators/count": len(self._rollouts.generators),
+            }
+            self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
+            started = ended
+        await wait_for(observed, _PLANNING_TIMEOUT_S, "the predictor's last observation")
+        await self._evaluate(self._options.steps)
+        await self._written()
+
+    def _plan(self, step: int, observed: Any) -> _Plan:
+        """Start planning a step. The predictor carries out its calls in order, so it has observed before it predicts."""
+        prediction = self._actors.predictor.predict.remote(self._sampler.next_batch())
+        return _Plan(observed, prediction, self._actors.allocator.allocate.remote(step, prediction))
+
+    async def _planned(self, plan: _Plan, cover: Span | None) -> Planning:
+        """Wait for a plan and account for what the wait cost."""
+        start = self._clock()
+        allocation = await wait_for(plan.allocation, _PLANNING_TIMEOUT_S, "the allocation of the step")
+        wait_s = self._clock() - start
+        spans = [(await wait_for(plan.prediction, _PLANNING_TIMEOUT_S, "the prediction of the step")).span]
+        if plan.observed is not None:
+            spans.append(await wait_for(plan.observed, _PLANNING_TIMEOUT_S, "the predictor's observation"))
+        return Planning(allocation, tuple(spans), cover, wait_s)
+
+    async def _publish(self, version: int) -> None:
+        """Hand a policy version to every generator; each of them confirms it before it serves again.
+
+        The chunks are return values of the learner's method, so that the driver owns them and they outlive a rank.
+        """
+        first, *others = self._actors.learners
+        num_returns = 1 + self._actors.num_chunks
+        manifest, *chunks = first.publish.options(num_returns=num_returns).remote(version)
+        for rank in others:
+            rank.publish.remote(version)
+        loads = {
+            generator_id: asyncio.ensure_future(self._load(generator_id, generator, version, manifest, chunks))
+            for generator_id, generator in self._rollouts.generators.items()
+        }
+        for generator_id, load in loads.items():
+            try:
+                await load
+            except RayError as error:
+                _log.warning("generator %s is lost at version %d: %s", generator_id, version, error)
+                del self._rollouts.generators[generator_id]
+        if not self._rollouts.generators:
+            raise GeneratorsExhaustedError(f"no generator took version {version}")
+
+    async def _load(self, generator_id: str, generator: Any, version: int, manifest: Any, chunks: list[Any]) -> None:
+        what = f"generator {generator_id} to take version {version}"
+        confirmed = await wait_for(
+            generator.load_weights.remote(manifest, *chunks), self._options.weights.timeout_s, what
+        )
+        if confirmed != version:
+            raise WeightSyncError(f"generator {generator_id} confirmed version {confirmed} instead of {version}")
+
+    async def _evaluate(self, step: int) -> None:
+        """Evaluate every prompt with equal n. The predictor does not see these outcomes."""
+        n = self._options.evaluation.rollouts_per_prompt
+        if not n:
+            return
+        prompt_ids = list(self._task_of)
+        self._observer.on_stage(f"evaluating {len(prompt_ids)} prompts with {n} rollouts each after {step} steps")
+        batch = await self._rollouts.make([RolloutId(step, prompt_id, k) for prompt_id in prompt_ids for k in range(n)])
+        self._write("evaluation", step, batch)
+        successes, trials = count_evidence(prompt_ids, batch.verdicts)
+        self._observer.on_evaluation(
+            [
+                {"step": step, "prompt_id": p, "task": self._task_of[p], "successes": s, "trials": t}
+                for p, s, t in zip(prompt_ids, successes.tolist(), trials.tolist(), strict=True)
+            ]
+        )
+
+    def _write(self, kind: str, step: int, batch: RolloutBatch) -> None:
+        self._writing = self._actors.writer.write.remote(kind, step, *batch.references)
+
+    async def _written(self) -> None:
+        """Wait for the writer, which works in order, to put the last batch on disk."""
+        if self._writing is not None:
+            await wait_for(self._writing, _WRITING_TIMEOUT_S, "the rollouts to be written")
+
+    async def _timed(self, work: Any) -> tuple[Any, float]:
+        start = self._clock()
+        result = await work
+        return result, self._clock() - start
+
+
+async def _all(references: list[Any]) -> list[Any]:
+    return await asyncio.gather(*references)

@@ -1,0 +1,34 @@
+"""The predictor actor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from vipray.arrays import IntArray
+from vipray.predictors.protocol import Predictor
+from vipray.records import Prediction, Span
+
+
+class PredictorActor:
+    """Holds one predictor; calls are carried out in the order in which they were made."""
+
+    def __init__(self, build: Callable[[], Predictor], clock: Callable[[], float] = time.time) -> None:
+        self._predictor = build()
+        self._clock = clock
+
+    def ready(self) -> dict[str, float]:
+        """Return the predictor's metrics once it is built."""
+        return self._predictor.metrics()
+
+    def predict(self, prompt_ids: Sequence[str]) -> Prediction:
+        """Predict a batch before any rollout of it."""
+        start = self._clock()
+        success_prob, gradient_variance = self._predictor.predict(prompt_ids)
+        return Prediction(tuple(prompt_ids), success_prob, gradient_variance, Span(start, self._clock()))
+
+    def observe(self, prompt_ids: Sequence[str], successes: IntArray, trials: IntArray) -> Span:
+        """Learn from the outcomes of a step; return when that was done."""
+        start = self._clock()
+        self._predictor.observe(prompt_ids, successes, trials)
+        return Span(start, self._clock())

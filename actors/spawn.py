@@ -1,0 +1,226 @@
+"""The one place where classes become Ray actors: resources, environment, start-up and end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.allocator import AllocatorActor
+from actors.generator import GeneratorActor
+from actors.handles import Actors
+from actors.learner import LearnerActor
+from actors.predictor import PredictorActor
+from actors.rollout_writer import RolloutWriter
+from actors.verifier import VerifierActor
+from actors.waiting import wait_for
+from vipray.config import Config, PredictorConfig, TaskConfig
+from vipray.data.prompts import PromptSet
+from vipray.errors import ActorStartError, WaitTimeoutError
+from vipray.inference.protocol import Engine
+from vipray.predictors.protocol import Predictor
+from vipray.verifiers.protocol import Verifier
+
+if TYPE_CHECKING:
+    from vipray.learner.trainer import Rendezvous, Trainer
+
+_log = logging.getLogger(__name__)
+_SHUTDOWN_TIMEOUT_S = 20.0
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # models are folders, never names on a hub
+_GENERATOR_CONCURRENCY = 1000  # calls of one generator; the engine queues rollouts by itself
+
+
+@dataclass(frozen=True)
+class EngineBuilder:
+    """Makes a generator's engine inside the generator's process."""
+
+    config: Config
+    seed: int
+
+    def __call__(self) -> Engine:
+        """Unpack the model on this node if need be, and return the engine, not yet started."""
+        from vipray.inference.vllm_engine import VllmEngine, VllmEngineOptions
+        from vipray.learner.model_folder import ensure_model_folder
+
+        generators, sampling = self.config.generators, self.config.sampling
+        return VllmEngine(
+            VllmEngineOptions(
+                model_folder=str(ensure_model_folder(self.config.model.path, self.config.model.cache_dir)),
+                max_model_len=self.config.data.max_prompt_tokens + sampling.max_tokens,
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                dtype=generators.dtype,
+                seed=self.seed,
+                max_num_seqs=generators.max_num_seqs,
+                tensor_parallel_size=generators.tensor_parallel_size,
+                enforce_eager=generators.enforce_eager,
+                kv_cache_bytes=None if generators.kv_cache_mib is None else generators.kv_cache_mib << 20,
+            )
+        )
+
+
+def build_trainer(config: Config, rendezvous: Rendezvous) -> Trainer:
+    """Make a rank's trainer inside the rank's process."""
+    from vipray.learner.model_folder import ensure_model_folder
+    from vipray.learner.trainer import Trainer, TrainerOptions
+
+    options = TrainerOptions(
+        model_folder=ensure_model_folder(config.model.path, config.model.cache_dir),
+        estimator=config.allocation.estimator,
+        temperature=config.sampling.temperature,
+        publish_dtype=config.generators.dtype,
+        rounding=config.weights.rounding,
+        chunk_nbytes=config.weights.chunk_mib << 20,
+        seed=config.run.seed,
+    )
+    return Trainer(config.learner, options, rendezvous)
+
+
+def _build_predictor(config: PredictorConfig, prompts: pa.Table) -> Predictor:
+    from vipray.predictors.build import build_predictor
+
+    return build_predictor(config, PromptSet(prompts))
+
+
+def _build_verifier(tasks: dict[str, TaskConfig]) -> Verifier:
+    from vipray.verifiers.reasoning_gym import ReasoningGymVerifier
+
+    return ReasoningGymVerifier(tasks)
+
+
+async def spawn(config: Config, prompts: PromptSet, run_dir: Path, on_stage: Callable[[str], None]) -> Actors:
+    """Create every actor of a run and wait until all of them are ready.
+
+    Raises:
+        ActorStartError: one did not come up in time, or died; the message says which, and what it asked for. What
+            was started is ended.
+    """
+    started: list[Any] = []
+    try:
+        return await _spawn(config, prompts, run_dir, on_stage, started)
+    except (RayError, WaitTimeoutError) as error:
+        await end(started)
+        raise ActorStartError(f"{_first_line(error)}; {_resources()}; worker logs: {_log_dir()}") from error
+    except asyncio.CancelledError:
+        await end(started)
+        raise
+
+
+async def _spawn(
+    config: Config, prompts: PromptSet, run_dir: Path, on_stage: Callable[[str], None], started: list[Any]
+) -> Actors:
+    def start(cls: type, *args: Any, threads: int = 1, env: dict[str, str] | None = None, **options: Any) -> Any:
+        variables = {**_OFFLINE, "OMP_NUM_THREADS": str(threads), **(env or {})}
+        handle = ray.remote(cls).options(runtime_env={"env_vars": variables}, **options).remote(*args)
+        started.append(handle)
+        return handle
+
+    table = ray.put(prompts.table)
+    timeout_s = config.ray.actor_start_timeout_s
+    predictor = start(
+        PredictorActor,
+        functools.partial(_build_predictor, config.predictor, prompts.table),
+        num_cpus=config.predictor.num_cpus,
+        num_gpus=config.predictor.num_gpus,
+    )
+    allocator = start(AllocatorActor, config.allocation, num_cpus=config.allocation.num_cpus)
+    build_verifier = functools.partial(_build_verifier, config.data.tasks)
+    verifiers = [
+        start(VerifierActor, build_verifier, table, num_cpus=config.verifiers.num_cpus)
+        for _ in range(config.verifiers.count)
+    ]
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    writer = start(RolloutWriter, run_dir.absolute(), num_cpus=0, scheduling_strategy=here)
+    learners = [
+        start(
+            LearnerActor,
+            functools.partial(build_trainer, config),
+            threads=config.learner.threads,
+            num_cpus=config.learner.num_cpus,
+            num_gpus=config.learner.num_gpus,
+        )
+        for _ in range(config.learner.ranks)
+    ]
+    generators = {
+        f"generator-{index}": start(
+            GeneratorActor,
+            f"generator-{index}",
+            EngineBuilder(config, seed=config.run.seed * 1000 + index),
+            table,
+            threads=config.generators.threads,
+            env=_engine_environment(config),
+            num_cpus=config.generators.num_cpus,
+            num_gpus=config.generators.num_gpus * config.generators.tensor_parallel_size,
+            max_concurrency=_GENERATOR_CONCURRENCY,
+        )
+        for index in range(config.generators.count)
+    }
+    on_stage(f"starting {config.generators.count} generators (vLLM), {config.learner.ranks} learner ranks, the rest")
+    num_chunks, *_ = await asyncio.gather(
+        _set_up_learners(learners, timeout_s),
+        wait_for(predictor.ready.remote(), timeout_s, "the predictor to be ready"),
+        wait_for(allocator.ready.remote(), timeout_s, "the allocator to be ready"),
+        wait_for(writer.ready.remote(), timeout_s, "the rollout writer to be ready"),
+        *(wait_for(verifier.ready.remote(), timeout_s, "a verifier to be ready") for verifier in verifiers),
+        *(
+            wait_for(generator.ready.remote(), config.generators.start_timeout_s, f"{generator_id} to be ready")
+            for generator_id, generator in generators.items()
+        ),
+    )
+    return Actors(predictor, allocator, generators, verifiers, learners, writer, num_chunks)
+
+
+async def _set_up_learners(learners: list[Any], timeout_s: float) -> int:
+    host, port = await wait_for(learners[0].address.remote(), timeout_s, "the first learner rank to be placed")
+    setups = [rank.setup.remote(index, len(learners), host, port) for index, rank in enumerate(learners)]
+    chunks = [await wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
+    return int(chunks[0])
+
+
+def _engine_environment(config: Config) -> dict[str, str]:
+    environment = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
+    if not config.generators.num_gpus:
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else every engine of a machine binds to the same core
+    return environment
+
+
+async def end(handles: list[Any]) -> None:
+    """Ask actors to end in order, then kill them; engines end their own processes when they are asked."""
+    asked = [handle.shutdown.remote() for handle in handles if hasattr(handle, "shutdown")]
+    results = await asyncio.gather(
+        *(wait_for(reference, _SHUTDOWN_TIMEOUT_S, "an actor to shut down") for reference in asked),
+        return_exceptions=True,
+    )
+    for result in results:
+        if isinstance(result, BaseException):
+            _log.info("an actor did not shut down in order: %s", _first_line(result))
+    for handle in handles:
+        ray.kill(handle)
+
+
+def _first_line(error: BaseException) -> str:
+    """The line that says most: the last of a remote traceback, else the first."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if "Traceback" in str(error) or "ray::" in lines[0] else lines[0]
+
+
+def _resources() -> str:
+    total, free = ray.cluster_resources(), ray.available_resources()
+    return ", ".join(
+        f"{name} {free[name] if name in free else 0:g} of {total[name]:g} free" for name in ("CPU", "GPU") if name in total
+    )
+
+
+def _log_dir() -> str:
+    return str(Path(ray._private.worker._global_node.get_logs_dir_path()) if ray._private.worker._global_node else "")

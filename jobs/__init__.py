@@ -1,0 +1,1 @@
+"""Entry points: each is a module for `ray job submit -- python -m jobs.NAME` and a subcommand of `vipray`."""

@@ -1,0 +1,51 @@
+"""What a run says on the terminal while it runs, and what it puts on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from vipray.run_log import RunLog
+
+
+class TrainingObserver:
+    """Writes steps and evaluations to the run's folder and a line for each to the terminal."""
+
+    def __init__(self, log: RunLog, console: Console, num_steps: int) -> None:
+        self._log = log
+        self._console = console
+        self._num_steps = num_steps
+        self.num_steps_done = 0
+
+    def on_stage(self, text: str) -> None:
+        """Say what begins."""
+        self._console.print(f"[dim]· {text}[/dim]")
+
+    def on_step(self, metrics: Mapping[str, float], allocation_rows: list[dict[str, Any]]) -> None:
+        """Log a step and print its line."""
+        self._log.add_step(metrics, allocation_rows)
+        self.num_steps_done += 1
+        counts = [row["n"] for row in allocation_rows]
+        exposed_ms = 1000 * (metrics["predictor/exposed_s"] + metrics["allocator/exposed_s"])
+        hidden_ms = 1000 * (metrics["predictor/hidden_s"] + metrics["allocator/hidden_s"])
+        self._console.print(
+            f"step {self.num_steps_done:>3}/{self._num_steps}  reward {metrics['reward/mean']:.3f}  "
+            f"n {min(counts)}-{max(counts)} of {sum(counts)}  "
+            f"{metrics['step/time_s']:.1f} s = generate {metrics['time/generation_s']:.1f} "
+            f"+ train {metrics['time/training_s']:.1f} + publish {metrics['time/publishing_s']:.1f}  "
+            f"plan {exposed_ms:.1f} ms exposed, {hidden_ms:.1f} hidden  "
+            f"engine-learner {metrics['engine/logprob_difference/mean']:.3f} nats"
+        )
+
+    def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
+        """Log an evaluation and print success by task."""
+        self._log.add_evaluation(rows)
+        successes: dict[str, int] = {}
+        trials: dict[str, int] = {}
+        for row in rows:
+            successes[row["task"]] = successes.setdefault(row["task"], 0) + row["successes"]
+            trials[row["task"]] = trials.setdefault(row["task"], 0) + row["trials"]
+        shares = "  ".join(f"{task} {successes[task] / max(1, trials[task]):.2f}" for task in sorted(trials))
+        self._console.print(f"success with equal n: {shares}")

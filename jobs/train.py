@@ -1,0 +1,186 @@
+"""Train a model: `vipray train CONFIG [key=value …]`, or `ray job submit -- python -m jobs.train CONFIG …`.
+
+Without a cluster (no `RAY_ADDRESS` in the environment) the job starts a Ray of its own on this machine and ends it
+with the run. Everything that can be wrong with the input is checked before Ray or a model starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from jobs.command import EXIT_INTERRUPTED, EXIT_TERMINATED, exit_status
+from jobs.plan import embedded_cpus, plan_table
+from jobs.progress import TrainingObserver
+from vipray.config import Config, load_config, to_yaml
+from vipray.data.prompts import PromptSet, build_prompt_set
+from vipray.data.tasks import read_tasks
+from vipray.errors import ConfigError
+from vipray.learner.model_folder import check_model_source, ensure_model_folder, max_positions
+from vipray.report import load_run, summary_table, write_report
+from vipray.run_log import RunLog, check_output_dir
+from vipray.sources import resolve_source
+
+_WORKING_DIR_PACKAGE = "_ray_pkg_"  # part of the path of a job's unpacked working directory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `train`."""
+    parser.add_argument("config", type=Path, help="YAML file, e.g. conf/demo.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    parser.add_argument("--dry-run", action="store_true", help="print configuration and plan, and start nothing")
+    parser.set_defaults(command_function=command)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Check the input, then train; return the exit status."""
+    console = Console(highlight=False, soft_wrap=True)
+    config = load_config(args.config, args.overrides)
+    check_model_source(config.model.path)
+    resolve_source("predictor.embedding_model", config.predictor.embedding_model)
+    if args.dry_run:
+        _, prompts = build_prompt_set(read_tasks(config.data.tasks), lambda _: (), sys.maxsize)
+        console.print(to_yaml(config), markup=False)
+        console.print(plan_table(config, prompts.num_kept))
+        return 0
+    check_output_dir(config.output_dir)
+    return _train(config, _read_prompts(config, console), console)
+
+
+def _read_prompts(config: Config, console: Console) -> PromptSet:
+    """Read and tokenise the prompts with the policy's own tokenizer and chat template."""
+    console.print(f"[dim]· reading prompts and the tokenizer of {config.model.path}[/dim]")
+    folder = ensure_model_folder(config.model.path, config.model.cache_dir)
+    longest = config.data.max_prompt_tokens + config.sampling.max_tokens
+    if longest > max_positions(folder):
+        raise ConfigError(
+            f"data.max_prompt_tokens={config.data.max_prompt_tokens} + sampling.max_tokens={config.sampling.max_tokens} "
+            f"is more than the {max_positions(folder)} positions of {config.model.path}"
+        )
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    system = [] if config.data.system_prompt is None else [{"role": "system", "content": config.data.system_prompt}]
+
+    def tokenize(text: str) -> Sequence[int]:
+        messages = [*system, {"role": "user", "content": text}]
+        ids: Sequence[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return ids
+
+    prompts, report = build_prompt_set(read_tasks(config.data.tasks), tokenize, config.data.max_prompt_tokens)
+    console.print(f"[dim]· {report}[/dim]")
+    if len(prompts) < config.allocation.prompts_per_batch:
+        raise ConfigError(
+            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {len(prompts)} prompts "
+            "that are left: no prompt may come twice in a batch"
+        )
+    return prompts
+
+
+def _train(config: Config, prompts: PromptSet, console: Console) -> int:
+    if _WORKING_DIR_PACKAGE in str(config.output_dir.absolute()):
+        console.print(
+            f"warning: output goes to {config.output_dir.absolute()}, which Ray removes with the job's working directory: "
+            "set run.output_root to a folder that lasts"
+        )
+    _start_ray(config)
+    import ray
+
+    log = RunLog(config.output_dir, to_yaml(config), prompts.table)
+    observer = TrainingObserver(log, console, config.run.steps)
+    try:
+        status = asyncio.run(_run(config, prompts, observer))
+    finally:
+        ray.shutdown()
+        if observer.num_steps_done:
+            console.print(summary_table(load_run(log.folder)))
+            console.print(f"report: {write_report(log.folder).absolute()}")
+    if status:
+        console.print(f"stopped by a signal after {observer.num_steps_done} steps; what is in {log.folder} is complete")
+    return status
+
+
+def _start_ray(config: Config) -> None:
+    """Join the cluster that `RAY_ADDRESS` names, as in a submitted job, or start a Ray of this run's own."""
+    address = os.environ["RAY_ADDRESS"] if "RAY_ADDRESS" in os.environ else "local"
+    settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.WARNING}
+    if address == "local":
+        os.environ["RAY_AUTH_MODE"] = "disabled"  # a token would have to reach every client of a private Ray
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        settings |= {
+            "num_cpus": embedded_cpus(config),
+            "object_store_memory": config.ray.object_store_mib << 20,
+            "include_dashboard": False,
+        }
+    import ray
+
+    ray.init(**settings)
+
+
+async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -> int:
+    """Spawn, train and end; return 0, or the status of the signal that stopped the run."""
+    from actors.controller import Controller, ControllerOptions
+    from actors.spawn import end, spawn
+    from vipray.data.sampler import PromptSampler
+
+    stopped = _cancel_on_signals()
+    handles: list[Any] = []
+    try:
+        actors = await spawn(config, prompts, config.output_dir, observer.on_stage)
+        handles = actors.everyone()
+        options = ControllerOptions(
+            steps=config.run.steps,
+            generators=config.generators,
+            verifiers=config.verifiers,
+            learner=config.learner,
+            weights=config.weights,
+            evaluation=config.evaluation,
+        )
+        sampler = PromptSampler(prompts.prompt_ids, config.allocation.prompts_per_batch, config.run.seed)
+        await Controller(actors, sampler, prompts.task_of, options, observer).run()
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+    finally:
+        await end(handles)
+    return stopped[0] if stopped else 0
+
+
+def _cancel_on_signals() -> list[int]:
+    """Let SIGINT and SIGTERM cancel the current task; the list then holds the exit status.
+
+    Called after Ray has started, which installs a handler of its own.
+    """
+    stopped: list[int] = []
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop(status: int) -> None:
+        stopped.append(status)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop, EXIT_INTERRUPTED)
+    loop.add_signal_handler(signal.SIGTERM, stop, EXIT_TERMINATED)
+    return stopped
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run as `python -m jobs.train`."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.train", description=__doc__)
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    return exit_status(args.command_function, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Splitting a hard rollout budget over the prompts of a batch."""

@@ -1,0 +1,352 @@
+"""The configuration: one tree of frozen dataclasses, merged once and validated once.
+
+`load_config` merges the defaults below with a YAML file and `key=value` overrides (OmegaConf), then checks what
+the types cannot. Components receive their own sub-config and never the root.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from vipray.allocation.estimators import ESTIMATORS
+from vipray.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What is run, for how long, and where its output goes."""
+
+    name: str = ""  # folder below `output_root`; empty: the YAML file's stem
+    output_root: str = "outputs"
+    seed: int = 0
+    steps: int = 20
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy: a Hugging Face folder, a `.gguf` file, or `package:NAME/FILE` inside an installed package."""
+
+    path: str = MISSING
+    cache_dir: str = "~/.cache/vipray"  # where a GGUF file is unpacked to a Hugging Face folder, once
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """One reasoning-gym data set of the prompt mix; its key in `data.tasks` is the task's label."""
+
+    dataset: str = MISSING
+    size: int = MISSING
+    seed: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The prompts: a mix of reasoning-gym tasks, each by label."""
+
+    tasks: dict[str, TaskConfig] = field(default_factory=dict)
+    system_prompt: str | None = None
+    max_prompt_tokens: int = 256
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How rollouts are sampled. `max_tokens` bounds the completion."""
+
+    temperature: float = 1.0
+    max_tokens: int = 16
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """The success predictor (arXiv:2602.01601 section 5.1)."""
+
+    embedding_model: str = MISSING  # sentence-transformers folder or `package:NAME/FOLDER`
+    clip: float = 0.05  # observed rates are clipped to [clip, 1 - clip] before the logit
+    jitter: float = 1e-3
+    prior_success_prob: float = 0.5
+    bandwidth: float | None = None  # RBF length scale; null: the median heuristic
+    array_backend: str = "auto"  # auto | numpy | cupy
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class AllocationConfig:
+    """The rollout budget and how it is split: B prompts share C rollouts, each between L and U."""
+
+    policy: str = "vip"  # vip | uniform
+    estimator: str = "rloo"  # rloo | dr_grpo; also the advantage estimator of the loss
+    prompts_per_batch: int = 8  # B
+    rollout_budget: int = 64  # C
+    lower: int = 3  # L
+    upper: int = 24  # U
+    num_cpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class GeneratorConfig:
+    """The pool of vLLM engines."""
+
+    count: int = 2
+    num_cpus: float = 0.5
+    num_gpus: float = 0.0
+    threads: int = 1  # OpenMP threads of one engine on a CPU
+    tensor_parallel_size: int = 1
+    dtype: str = "bfloat16"
+    max_num_seqs: int = 64
+    kv_cache_mib: int | None = 256  # null: vLLM decides from the memory that it finds
+    enforce_eager: bool = True
+    start_timeout_s: float = 420.0
+    rollout_timeout_s: float = 600.0  # longest silence of a generator that has work
+
+
+@dataclass(frozen=True)
+class VerifierConfig:
+    """The verifier pool."""
+
+    count: int = 2
+    num_cpus: float = 0.0
+    timeout_s: float = 60.0  # longest wait for one verdict
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The FSDP2 learner group, its loss and its optimiser."""
+
+    ranks: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    threads: int = 2
+    learning_rate: float = 1e-5
+    warmup_steps: int = 2
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    length_norm: str = "sequence"  # sequence | none: mean or sum over the tokens of a rollout
+    max_row_tokens: int = 2048  # longest packed row; larger groups are split, their prompt repeated
+    collective_timeout_s: float = 300.0
+    step_timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class WeightsConfig:
+    """How a policy version is published to the generators."""
+
+    rounding: str = "stochastic"  # stochastic | nearest; nearest loses small updates in bf16
+    chunk_mib: int = 64
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluation of every prompt with equal n, before the first and after the last step."""
+
+    rollouts_per_prompt: int = 0  # 0: no evaluation
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """The embedded Ray; a job that is submitted to a cluster uses that cluster instead."""
+
+    num_cpus: float | None = None  # null: what the machine has
+    object_store_mib: int = 2048
+    actor_start_timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """Root of the configuration; only `jobs` see it."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    allocation: AllocationConfig = field(default_factory=AllocationConfig)
+    generators: GeneratorConfig = field(default_factory=GeneratorConfig)
+    verifiers: VerifierConfig = field(default_factory=VerifierConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+
+    @property
+    def output_dir(self) -> Path:
+        """`run.output_root` / `run.name`."""
+        return Path(self.run.output_root).expanduser() / self.run.name
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Merge defaults, the YAML file at `path` and `key=value` overrides, and validate the result.
+
+    Raises:
+        ConfigError: an unreadable file, an unknown key, a wrong type, a missing or an impossible value. The
+            message is one line that names the key, the value and what would be right.
+    """
+    path = Path(path)
+    file_values = _read_yaml(path)
+    for item in overrides:
+        if "=" not in item or item.startswith("="):
+            raise ConfigError(f"override {item!r} is not of the form key=value, e.g. run.steps=10")
+    try:
+        values = OmegaConf.merge(file_values, OmegaConf.from_dotlist(list(overrides)))
+        for key, value in OmegaConf.to_container(values).items():
+            if key in Config.__dataclass_fields__ and not isinstance(value, dict):
+                raise ConfigError(f"{key} must be a mapping of settings, got {value!r}")
+        merged = OmegaConf.merge(OmegaConf.structured(Config), values)
+        if not merged.run.name:
+            OmegaConf.set_readonly(merged.run, False)
+            merged.run.name = path.stem
+        for key in sorted(OmegaConf.missing_keys(merged)):
+            raise ConfigError(f"{key} has no value: set it in {path} or as {key}=…")
+        config = OmegaConf.to_object(merged)
+    except ConfigKeyError as error:
+        raise ConfigError(_unknown_key(error)) from None
+    except (OmegaConfBaseException, TypeError) as error:
+        raise ConfigError(_one_line(error)) from None
+    if not isinstance(config, Config):
+        raise ConfigError(f"{path} does not hold a mapping of settings")
+    problems = list(_problems(config))
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return config
+
+
+def to_yaml(config: Config) -> str:
+    """The whole resolved configuration as YAML."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"config {path} cannot be read: {error.strerror}") from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config {path} is not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"config {path} must hold a mapping of settings, found a {type(values).__name__}")
+    return OmegaConf.create(values)
+
+
+def _unknown_key(error: ConfigKeyError) -> str:
+    key = error.full_key or str(error.key)
+    parent = key.rpartition(".")[0] or "the root"
+    known = ", ".join(_keys_of(error.object_type)) if error.object_type else "see vipray/config.py"
+    return f"unknown config key {key}: {parent} has {known}"
+
+
+def _keys_of(object_type: Any) -> list[str]:
+    return list(getattr(object_type, "__dataclass_fields__", {}))
+
+
+def _one_line(error: Exception) -> str:
+    key = getattr(error, "full_key", None)
+    first = str(error).strip().splitlines()[0]
+    return f"{key}: {first}" if key and key not in first else first
+
+
+def _problems(config: Config) -> Iterator[str]:
+    """Yield one sentence for each setting that the types allow and the run cannot work with."""
+    yield from _positive(config)
+    yield from _choices(config)
+    yield from _allocation_problems(config.allocation)
+    if not config.data.tasks:
+        yield "data.tasks is empty: name at least one reasoning-gym task"
+    for label, task in config.data.tasks.items():
+        if task.size < 1:
+            yield f"data.tasks.{label}.size must be >= 1, got {task.size}"
+    num_prompts = sum(task.size for task in config.data.tasks.values())
+    if config.data.tasks and num_prompts < config.allocation.prompts_per_batch:
+        yield (
+            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {num_prompts} prompts "
+            "of data.tasks: no prompt may come twice in a batch"
+        )
+    if not 0 < config.predictor.clip < 0.5:
+        yield f"predictor.clip must lie in (0, 0.5), got {config.predictor.clip}"
+    if not 0 < config.predictor.prior_success_prob < 1:
+        yield f"predictor.prior_success_prob must lie in (0, 1), got {config.predictor.prior_success_prob}"
+    if not 0 <= config.learner.clip_low < 1:
+        yield f"learner.clip_low must lie in [0, 1), got {config.learner.clip_low}"
+
+
+def _positive(config: Config) -> Iterator[str]:
+    values: dict[str, float | int | None] = {
+        "run.steps": config.run.steps,
+        "data.max_prompt_tokens": config.data.max_prompt_tokens,
+        "sampling.max_tokens": config.sampling.max_tokens,
+        "sampling.temperature": config.sampling.temperature,
+        "predictor.jitter": config.predictor.jitter,
+        "predictor.bandwidth": config.predictor.bandwidth,
+        "allocation.prompts_per_batch": config.allocation.prompts_per_batch,
+        "generators.count": config.generators.count,
+        "generators.threads": config.generators.threads,
+        "generators.tensor_parallel_size": config.generators.tensor_parallel_size,
+        "generators.max_num_seqs": config.generators.max_num_seqs,
+        "generators.kv_cache_mib": config.generators.kv_cache_mib,
+        "verifiers.count": config.verifiers.count,
+        "learner.ranks": config.learner.ranks,
+        "learner.threads": config.learner.threads,
+        "learner.learning_rate": config.learner.learning_rate,
+        "learner.max_grad_norm": config.learner.max_grad_norm,
+        "learner.clip_high": config.learner.clip_high,
+        "learner.max_row_tokens": config.learner.max_row_tokens,
+        "weights.chunk_mib": config.weights.chunk_mib,
+    }
+    for key, value in values.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            yield f"{key} must be > 0, got {value}"
+    if config.evaluation.rollouts_per_prompt < 0:
+        yield f"evaluation.rollouts_per_prompt must be >= 0, got {config.evaluation.rollouts_per_prompt}"
+    if config.learner.warmup_steps < 0:
+        yield f"learner.warmup_steps must be >= 0, got {config.learner.warmup_steps}"
+
+
+def _choices(config: Config) -> Iterator[str]:
+    choices = {
+        "allocation.policy": (config.allocation.policy, ("vip", "uniform")),
+        "allocation.estimator": (config.allocation.estimator, tuple(ESTIMATORS)),
+        "predictor.array_backend": (config.predictor.array_backend, ("auto", "numpy", "cupy")),
+        "generators.dtype": (config.generators.dtype, ("bfloat16", "float16", "float32")),
+        "learner.length_norm": (config.learner.length_norm, ("sequence", "none")),
+        "weights.rounding": (config.weights.rounding, ("stochastic", "nearest")),
+    }
+    for key, (value, allowed) in choices.items():
+        if value not in allowed:
+            yield f"{key} must be one of {', '.join(allowed)}, got {value!r}"
+
+
+def _allocation_problems(allocation: AllocationConfig) -> Iterator[str]:
+    estimator = ESTIMATORS.get(allocation.estimator)
+    if estimator is None:
+        return
+    if allocation.lower < estimator.min_lower:
+        yield (
+            f"allocation.lower must be >= {estimator.min_lower} for estimator {estimator.name} "
+            f"({estimator.why_min_lower}), got {allocation.lower}"
+        )
+    if allocation.upper < allocation.lower:
+        yield f"allocation.upper={allocation.upper} is below allocation.lower={allocation.lower}"
+    b, c = allocation.prompts_per_batch, allocation.rollout_budget
+    if not b * allocation.lower <= c <= b * allocation.upper:
+        yield (
+            f"allocation.rollout_budget={c} does not fit allocation.prompts_per_batch={b} prompts with "
+            f"allocation.lower={allocation.lower} and allocation.upper={allocation.upper}: "
+            f"it must lie in [{b * allocation.lower}, {b * allocation.upper}]"
+        )

@@ -1,0 +1,81 @@
+"""The ledger of a step: each rollout is pending, in flight at one generator, or done. It is counted exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vipray.records import RolloutId
+
+
+class Ledger:
+    """Accounts for the rollouts of one step.
+
+    Args:
+        rollout_ids: the rollouts to be made; the step is complete when exactly these are done.
+
+    Raises:
+        ValueError: an id occurs twice.
+    """
+
+    def __init__(self, rollout_ids: Iterable[RolloutId]) -> None:
+        ids = list(rollout_ids)
+        self._pending: dict[RolloutId, None] = dict.fromkeys(ids)  # a dict keeps the order
+        self._in_flight: dict[RolloutId, str] = {}
+        self._done: set[RolloutId] = set()
+        self._num_reissued = 0
+        self._num_duplicates = 0
+        if len(self._pending) != len(ids):
+            raise ValueError(f"{len(ids) - len(self._pending)} rollout ids occur twice")
+
+    @property
+    def pending(self) -> list[RolloutId]:
+        """Rollouts that no generator is making, in the order in which they are due."""
+        return list(self._pending)
+
+    @property
+    def unfinished(self) -> list[RolloutId]:
+        """Rollouts that are not done, pending or in flight."""
+        return [*self._pending, *self._in_flight]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rollout of the step is done."""
+        return not self._pending and not self._in_flight
+
+    def issue(self, rollout_id: RolloutId, generator_id: str) -> None:
+        """Note that a generator makes a pending rollout. Raises `ValueError` if it is not pending."""
+        if rollout_id not in self._pending:
+            raise ValueError(f"{rollout_id} is not pending and cannot be issued to {generator_id}")
+        del self._pending[rollout_id]
+        self._in_flight[rollout_id] = generator_id
+
+    def complete(self, rollout_id: RolloutId) -> bool:
+        """Count a finished rollout. Returns False, and counts nothing, when it was done before.
+
+        A result may come late, from a generator that was given up: it is as good as any, and the rollout is then no
+        longer pending. Raises `ValueError` for a rollout that is not of this step.
+        """
+        if rollout_id in self._done:
+            self._num_duplicates += 1
+            return False
+        if rollout_id in self._pending:
+            del self._pending[rollout_id]
+        elif rollout_id in self._in_flight:
+            del self._in_flight[rollout_id]
+        else:
+            raise ValueError(f"{rollout_id} is not of this step")
+        self._done.add(rollout_id)
+        return True
+
+    def give_up(self, generator_id: str) -> list[RolloutId]:
+        """Make the unfinished rollouts of a lost generator pending again and return them."""
+        lost = [rollout_id for rollout_id, at in self._in_flight.items() if at == generator_id]
+        for rollout_id in lost:
+            del self._in_flight[rollout_id]
+            self._pending[rollout_id] = None
+        self._num_reissued += len(lost)
+        return lost
+
+    def metrics(self) -> dict[str, float]:
+        """How many rollouts were issued again and how many results came twice."""
+        return {"reissued": float(self._num_reissued), "duplicates": float(self._num_duplicates)}

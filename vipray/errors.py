@@ -1,0 +1,34 @@
+"""Errors a user can act on: each message names the setting or part, the value, and the remedy.
+
+Bad input and configuration raise `ConfigError` (a `ValueError`; the command line prints it as one line and
+exits with status 2). Everything that goes wrong during a run derives from `VipRayError`. All of them survive
+pickling, because they cross process boundaries.
+"""
+
+
+class ConfigError(ValueError):
+    """A setting or an input file is wrong; nothing has been started."""
+
+
+class VipRayError(RuntimeError):
+    """Base class of what can go wrong while a run is under way."""
+
+
+class ActorStartError(VipRayError):
+    """Actors did not come up before their deadline, or died while starting."""
+
+
+class WaitTimeoutError(VipRayError):
+    """A wait passed its deadline; the message says what was waited for and for how long."""
+
+
+class GeneratorsExhaustedError(VipRayError):
+    """No generator is left to make the rollouts that are still missing."""
+
+
+class BatchContractError(VipRayError):
+    """A rollout batch does not hold exactly the rollouts that the allocation asked for."""
+
+
+class WeightSyncError(VipRayError):
+    """An engine did not confirm the weights that it was given."""

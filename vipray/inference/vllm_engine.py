@@ -1,0 +1,140 @@
+"""The vLLM engine of a generator: `AsyncLLM`, uneven requests, weights through the `object_store` backend.
+
+The engine starts with placeholder weights and an untied output head. It serves nothing before it has taken and
+confirmed a published version, so that a generator which joins late or is replaced cannot sample from old weights.
+The head is untied because vLLM on a CPU repacks a tied head once, at start, and a reload of the embedding never
+reaches it; publishing both tensors does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vipray.arrays import ByteArray
+from vipray.errors import WeightSyncError
+from vipray.inference.memory_file import shared_bytes
+from vipray.inference.protocol import Completion
+from vipray.records import RolloutId, WeightManifest
+
+
+@dataclass(frozen=True)
+class VllmEngineOptions:
+    """What `AsyncLLM` is started with. `kv_cache_bytes=None` leaves the size to vLLM."""
+
+    model_folder: str
+    max_model_len: int
+    max_tokens: int
+    temperature: float
+    dtype: str
+    seed: int
+    max_num_seqs: int
+    tensor_parallel_size: int = 1
+    enforce_eager: bool = True
+    kv_cache_bytes: int | None = None
+
+
+class VllmEngine:
+    """`Engine` on vLLM's `AsyncLLM`; one instance per generator process."""
+
+    def __init__(self, options: VllmEngineOptions) -> None:
+        self._options = options
+        self._llm: Any = None
+        self._sampling_params: Any = None
+        self._version: int | None = None
+
+    async def start(self) -> None:
+        """Start the engine's processes with placeholder weights; 10 to 40 seconds on a CPU."""
+        from vllm import SamplingParams
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        from vipray.inference import weight_transfer
+
+        options = self._options
+        args = AsyncEngineArgs(
+            model=options.model_folder,
+            load_format="dummy",
+            hf_overrides={"tie_word_embeddings": False},
+            dtype=options.dtype,
+            seed=options.seed,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            tensor_parallel_size=options.tensor_parallel_size,
+            enforce_eager=options.enforce_eager,
+            kv_cache_memory_bytes=options.kv_cache_bytes,
+            logprobs_mode="processed_logprobs",
+            worker_extension_cls=f"{weight_transfer.__name__}.{weight_transfer.WorkerExtension.__name__}",
+            weight_transfer_config={"backend": weight_transfer.BACKEND},
+            disable_log_stats=True,
+        )
+        self._sampling_params = SamplingParams(
+            n=1,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+            logprobs=0,  # of the sampled token alone
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self._llm = AsyncLLM.from_engine_args(args)
+        await self._llm.init_weight_transfer_engine(_init_request())
+
+    async def generate(self, rollout_id: RolloutId, prompt_token_ids: Sequence[int]) -> Completion:
+        """Sample one completion at the confirmed version."""
+        if self._version is None:
+            raise WeightSyncError(f"rollout {rollout_id} was asked of an engine that has confirmed no weights yet")
+        prompt = {"prompt_token_ids": list(prompt_token_ids)}
+        request_id = f"{rollout_id.step}/{rollout_id.prompt_id}/{rollout_id.k}"
+        final: Any = None
+        async for output in self._llm.generate(prompt, self._sampling_params, request_id=request_id):
+            final = output
+        return _completion(final.outputs[0])
+
+    async def load_weights(self, manifest: WeightManifest, chunks: Sequence[ByteArray]) -> int:
+        """Load `manifest.version` chunk by chunk while requests in flight are held, and confirm it.
+
+        Raises:
+            WeightSyncError: the engine reports another version than the one it was given.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await self._llm.pause_generation(mode="keep", clear_cache=False)
+        await self._llm.start_weight_update()
+        for index, chunk in enumerate(chunks):
+            tensors = [(e.name, e.dtype, list(e.shape), e.offset, e.nbytes) for e in manifest.entries_of(index)]
+            with shared_bytes(chunk) as path:
+                await self._llm.update_weights(WeightTransferUpdateRequest({"path": path, "tensors": tensors}))
+        await self._llm.finish_weight_update(weight_version=str(manifest.version))
+        await self._llm.reset_prefix_cache()
+        await self._llm.resume_generation()
+        confirmed = int(await self._llm.get_weight_version())
+        if confirmed != manifest.version:
+            raise WeightSyncError(f"the engine was given version {manifest.version} and reports version {confirmed}")
+        self._version = confirmed
+        return confirmed
+
+    async def shutdown(self) -> None:
+        """End the engine core and its workers."""
+        if self._llm is not None:
+            self._llm.shutdown()
+            self._llm = None
+
+
+def _init_request() -> Any:
+    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+    return WeightTransferInitRequest({})
+
+
+def _completion(output: Any) -> Completion:
+    token_ids = tuple(output.token_ids)
+    logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True))
+    return Completion(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        text=output.text,
+        finish_reason=output.finish_reason,
+        policy_version_first=int(output.weight_versions[0].version),
+        policy_version_last=int(output.weight_versions[-1].version),
+    )

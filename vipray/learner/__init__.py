@@ -1,0 +1,1 @@
+"""The learner: loss, packed groups, FSDP2 ranks, published weights. Torch is imported here only."""

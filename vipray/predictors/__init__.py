@@ -1,0 +1,1 @@
+"""Predictors of a prompt's success probability, one file each, behind one protocol."""

@@ -1,0 +1,163 @@
+"""The paper's predictor: a Gaussian process over prompt embeddings (arXiv:2602.01601, section 5.1, algorithm 1).
+
+    p_q = sigmoid(g(x_q)),   g ~ GP(m, K),   K(x, y) = exp(-|x - y|² / (2 h²))
+
+After a batch S with observed success rates, clipped to [clip, 1 - clip] and taken to logits ĝ:
+
+    m  <-  m + K(·, S) (K(S, S) + jitter I)⁻¹ (ĝ - m_S),      then  m_S <- ĝ
+
+The second assignment is the paper's: a visited prompt is believed to be what was last seen of it, so `clip` is all
+that stands between an unlucky group and certainty. The paper's allocation uses the mean alone, so the gradient
+variance returned here is that of a point mass at the predicted probability.
+
+Legend: Q prompts, D embedding dimensions, B prompts in a batch, m latent mean [Q], K kernel, h bandwidth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from vipray.arrays import FloatArray, IntArray
+from vipray.predictors.array_namespace import to_numpy
+
+_MEDIAN_SAMPLE = 1024  # prompts whose pairwise distances give the median; more do not move it
+_BLOCK_ROWS = 65_536  # rows of K(·, S) in memory at once: 0.27 GB in float64 at B = 512
+_JITTER_GROWTH = 10.0
+_JITTER_TRIES = 8
+
+
+class PaperGP:
+    """Predictor of arXiv:2602.01601. Never builds a Q x Q matrix.
+
+    Args:
+        prompt_ids: Q distinct prompts.
+        embeddings: [Q, D] finite numbers, row q for `prompt_ids[q]`.
+        clip: observed rates are clipped to [clip, 1 - clip], in (0, 0.5).
+        jitter: added to the diagonal of K(S, S); grows where duplicates make it singular.
+        prior_success_prob: prediction where nothing is known, in (0, 1).
+        bandwidth: h; None takes the median distance between prompts.
+        xp: array module, `numpy` or `cupy`.
+
+    Raises:
+        ValueError: embeddings that are not finite or not one row a prompt, prompts that are not distinct.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Sequence[str],
+        embeddings: FloatArray,
+        *,
+        clip: float,
+        jitter: float,
+        prior_success_prob: float = 0.5,
+        bandwidth: float | None = None,
+        xp: ModuleType = np,
+    ) -> None:
+        _check_embeddings(prompt_ids, embeddings)
+        self._xp: Any = xp
+        self._row = {prompt_id: row for row, prompt_id in enumerate(prompt_ids)}
+        self._fingerprint = hashlib.sha256("\n".join(prompt_ids).encode()).hexdigest()
+        self._x = xp.asarray(embeddings, dtype=xp.float64)
+        self._sq_norm = (self._x**2).sum(axis=1)
+        self._clip = clip
+        self._jitter = jitter
+        self._h = bandwidth if bandwidth is not None else self._median_distance()
+        self._mean = xp.full(len(self._row), _logit(prior_success_prob), dtype=xp.float64)
+        self._num_updates = 0
+
+    def predict(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
+        """Return `success_prob` [B] and `gradient_variance` [B] = 4 p (1 - p) at the latent mean."""
+        g = to_numpy(self._mean[self._rows(prompt_ids)])
+        p = 0.5 * (1.0 + np.tanh(0.5 * g))  # the sigmoid, without overflow
+        return p, 4.0 * p * (1.0 - p)
+
+    def observe(self, prompt_ids: Sequence[str], successes: IntArray, trials: IntArray) -> None:
+        """Update all Q latents from [B] successes and trials (algorithm 1, lines 8 to 11)."""
+        successes, trials = np.asarray(successes), np.asarray(trials)
+        if np.any(successes < 0) or np.any(successes > trials):
+            raise ValueError(f"successes must lie in [0, trials], got {successes.tolist()} of {trials.tolist()}")
+        seen = trials > 0
+        if not seen.any():
+            return
+        xp = self._xp
+        s = self._rows([prompt_id for prompt_id, keep in zip(prompt_ids, seen, strict=True) if keep])
+        rate = np.clip(successes[seen] / trials[seen], self._clip, 1.0 - self._clip)
+        g_hat = xp.asarray(np.log(rate / (1.0 - rate)))
+        weights = self._solve(self._kernel(s, s), g_hat - self._mean[s])
+        for start in range(0, len(self._row), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            self._mean[block] += self._kernel(block, s) @ weights
+        self._mean[s] = g_hat
+        self._num_updates += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Latent mean [Q] and the fingerprint of the prompts that it belongs to."""
+        return {"fingerprint": self._fingerprint, "mean": to_numpy(self._mean).copy(), "updates": self._num_updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state of the same prompts. Raises `ValueError` for one of other prompts."""
+        if state["fingerprint"] != self._fingerprint:
+            raise ValueError("this predictor state belongs to other prompts: resume with the prompts that it was made on")
+        self._mean = self._xp.asarray(state["mean"], dtype=self._xp.float64)
+        self._num_updates = int(state["updates"])
+
+    def metrics(self) -> dict[str, float]:
+        """Bandwidth and number of updates."""
+        return {"bandwidth": self._h, "updates": float(self._num_updates)}
+
+    def _rows(self, prompt_ids: Sequence[str]) -> Any:
+        unknown = [prompt_id for prompt_id in prompt_ids if prompt_id not in self._row]
+        if unknown:
+            raise ValueError(f"{len(unknown)} prompt ids are unknown to the predictor, the first is {unknown[0]!r}")
+        return self._xp.asarray([self._row[prompt_id] for prompt_id in prompt_ids], dtype=self._xp.int64)
+
+    def _kernel(self, rows: Any, columns: Any) -> Any:
+        """K between two sets of prompts, from |x - y|² = |x|² + |y|² - 2 x·y."""
+        xp = self._xp
+        sq = self._sq_norm[rows][:, None] + self._sq_norm[columns][None, :]
+        sq -= 2.0 * (self._x[rows] @ self._x[columns].T)
+        return xp.exp(xp.maximum(sq, 0.0) / (-2.0 * self._h**2))
+
+    def _solve(self, k: Any, rhs: Any) -> Any:
+        """Solve (K + jitter I) x = rhs by Cholesky, with more jitter where rounding leaves K indefinite."""
+        xp = self._xp
+        jitter = self._jitter
+        for _ in range(_JITTER_TRIES):
+            try:
+                factor = xp.linalg.cholesky(k + jitter * xp.eye(len(k)))
+            except np.linalg.LinAlgError:
+                factor = xp.full_like(k, xp.nan)  # CuPy reports the same failure as NaN
+            if bool(xp.isfinite(factor).all()):
+                return xp.linalg.solve(factor.T, xp.linalg.solve(factor, rhs))
+            jitter *= _JITTER_GROWTH
+        raise ValueError(f"the kernel of a batch stays singular with jitter {jitter:g}: are its embeddings finite?")
+
+    def _median_distance(self) -> float:
+        """The median heuristic: the median distance between distinct prompts of an even sample."""
+        q = len(self._row)
+        rows = self._xp.asarray(np.unique(np.linspace(0, q - 1, min(q, _MEDIAN_SAMPLE)).astype(np.int64)))
+        sq = self._sq_norm[rows][:, None] + self._sq_norm[rows][None, :] - 2.0 * (self._x[rows] @ self._x[rows].T)
+        distance = np.sqrt(np.maximum(to_numpy(sq), 0.0))
+        off_diagonal = distance[np.triu_indices(len(distance), k=1)]
+        median = float(np.median(off_diagonal)) if off_diagonal.size else 0.0
+        return median if median > 1e-6 else 1.0  # all prompts the same: any bandwidth says so
+
+
+def _check_embeddings(prompt_ids: Sequence[str], embeddings: FloatArray) -> None:
+    if len(set(prompt_ids)) != len(prompt_ids):
+        raise ValueError("prompt ids must be distinct")
+    if embeddings.ndim != 2 or len(embeddings) != len(prompt_ids):
+        raise ValueError(f"embeddings must be [{len(prompt_ids)}, D], one row a prompt, got {list(embeddings.shape)}")
+    bad = ~np.isfinite(embeddings).all(axis=1)
+    if bad.any():
+        first = prompt_ids[int(np.argmax(bad))]
+        raise ValueError(f"{int(bad.sum())} embeddings are not finite, the first is that of prompt {first!r}")
+
+
+def _logit(p: float) -> float:
+    return float(np.log(p / (1.0 - p)))

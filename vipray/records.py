@@ -1,0 +1,186 @@
+"""Records that cross actors: frozen values and Arrow schemas.
+
+Every rollout is known by `RolloutId(step, prompt_id, k)`, whatever generator makes it and however often it is
+tried. A rollout travels as a one-row Arrow record batch with `ROLLOUT_SCHEMA`, from the generator over the
+verifier to the learner and into the log on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from vipray.arrays import FloatArray, IntArray
+
+
+class RolloutId(NamedTuple):
+    """Identity of one rollout: the `k`-th of its prompt in its step, with `0 <= k < n[prompt_id]`."""
+
+    step: int
+    prompt_id: str
+    k: int
+
+
+class Outcome(StrEnum):
+    """What verification found. Only `CORRECT` and `WRONG` are evidence for the predictor."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    UNSCORABLE = "unscorable"
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether the outcome says something about the policy's success probability."""
+        return self in (Outcome.CORRECT, Outcome.WRONG)
+
+
+ROLLOUT_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("prompt_id", pa.string(), nullable=False),
+        pa.field("k", pa.int32(), nullable=False),
+        pa.field("generator_id", pa.string(), nullable=False),
+        pa.field("policy_version_first", pa.int64(), nullable=False),  # version that sampled the first token
+        pa.field("policy_version_last", pa.int64(), nullable=False),  # version that sampled the last token
+        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("completion_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("logprobs", pa.list_(pa.float32()), nullable=False),  # of the distribution sampled from
+        pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("latency_s", pa.float32(), nullable=False),
+        pa.field("reward", pa.float32()),  # null until verified
+        pa.field("outcome", pa.string()),  # null until verified; an `Outcome`
+        pa.field("extracted", pa.string()),  # what the verifier took for the answer
+    ]
+)
+
+ALLOCATION_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("prompt_id", pa.string(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("success_prob", pa.float64(), nullable=False),  # predicted before any rollout
+        pa.field("gradient_variance", pa.float64(), nullable=False),  # E[4 p (1-p)] under the posterior
+        pa.field("prompt_weight", pa.float64(), nullable=False),
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("successes", pa.int64(), nullable=False),
+        pa.field("trials", pa.int64(), nullable=False),  # rollouts whose outcome is evidence
+    ]
+)
+
+EVALUATION_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),  # optimiser steps taken before the evaluation
+        pa.field("prompt_id", pa.string(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("successes", pa.int64(), nullable=False),
+        pa.field("trials", pa.int64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of wall-clock time, in seconds since the epoch."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return self.end_s - self.start_s
+
+    def overlap_s(self, other: Span) -> float:
+        """Seconds that lie in both spans."""
+        return max(0.0, min(self.end_s, other.end_s) - max(self.start_s, other.start_s))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a predictor says of a batch, before any rollout.
+
+    Attributes:
+        prompt_ids: [B] distinct prompts.
+        success_prob: [B] in [0, 1].
+        gradient_variance: [B] `E[4 p (1 - p)]` in [0, 1] under the posterior.
+        span: when the predictor worked on it.
+    """
+
+    prompt_ids: tuple[str, ...]
+    success_prob: FloatArray
+    gradient_variance: FloatArray
+    span: Span
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """How many rollouts each prompt of a step gets, and what that was based on.
+
+    Attributes:
+        step: the step that it is for.
+        prompt_ids: [B] distinct prompts.
+        n: [B] int64 rollouts, summing to the budget exactly.
+        prompt_weight: [B] weights of the prompts' terms in the loss, which `n` is optimal for.
+        success_prob: [B] prediction that it was made from.
+        gradient_variance: [B] prediction that it was made from.
+        span: when the allocator worked on it.
+    """
+
+    step: int
+    prompt_ids: tuple[str, ...]
+    n: IntArray
+    prompt_weight: FloatArray
+    success_prob: FloatArray
+    gradient_variance: FloatArray
+    span: Span
+
+    def rollout_ids(self) -> list[RolloutId]:
+        """Every rollout of the step, prompt by prompt."""
+        pairs = zip(self.prompt_ids, self.n.tolist(), strict=True)
+        return [RolloutId(self.step, prompt_id, k) for prompt_id, n in pairs for k in range(n)]
+
+    def weight_of(self) -> dict[str, float]:
+        """`prompt_weight` by prompt id."""
+        return dict(zip(self.prompt_ids, self.prompt_weight.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verified rollout as the controller sees it: no tokens, no text."""
+
+    rollout_id: RolloutId
+    reward: float
+    outcome: Outcome
+    num_tokens: int
+    policy_version: int
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """Where one tensor lies in a published version: `nbytes` bytes at `offset` of chunk number `chunk`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    chunk: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class WeightManifest:
+    """Table of contents of one published policy version: flat byte chunks and the tensors in them."""
+
+    version: int
+    entries: tuple[TensorEntry, ...]
+    chunk_nbytes: tuple[int, ...]
+
+    def entries_of(self, chunk: int) -> tuple[TensorEntry, ...]:
+        """The tensors that lie in `chunk`, in order of offset."""
+        return tuple(entry for entry in self.entries if entry.chunk == chunk)

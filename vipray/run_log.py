@@ -1,0 +1,65 @@
+"""The files of a run: written as it goes, each of them whole at any moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vipray.errors import ConfigError
+from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA
+
+
+def check_output_dir(folder: Path) -> None:
+    """Raise `ConfigError` if `folder` holds another run, or is no folder at all."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"run.output_root/run.name={folder} is a file: set run.name to another name")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"run.name={folder.name}: {folder} already holds a run: set run.name to another or remove it")
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a Parquet file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    os.close(descriptor)
+    try:
+        pq.write_table(table, partial)
+        os.replace(partial, path)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+class RunLog:
+    """Writes `config.yaml`, `prompts.parquet`, `metrics.jsonl`, `allocations.parquet` and `evaluation.parquet`."""
+
+    def __init__(self, folder: Path, config_yaml: str, prompts: pa.Table) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(config_yaml)
+        write_table(prompts, folder / "prompts.parquet")
+        self._metrics = folder / "metrics.jsonl"
+        self._metrics.touch()
+        self._rows: dict[str, list[dict[str, Any]]] = {"allocations": [], "evaluation": []}
+
+    def add_step(self, metrics: Mapping[str, float], allocation_rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append one step: a line of metrics and a row for each of its prompts (`ALLOCATION_SCHEMA`)."""
+        self._add_rows("allocations", ALLOCATION_SCHEMA, allocation_rows)
+        finite = {key: value if math.isfinite(value) else None for key, value in metrics.items()}  # JSON has no NaN
+        with self._metrics.open("a") as file:
+            file.write(json.dumps(finite) + "\n")
+
+    def add_evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append one evaluation: a row for each prompt (`EVALUATION_SCHEMA`)."""
+        self._add_rows("evaluation", EVALUATION_SCHEMA, rows)
+
+    def _add_rows(self, name: str, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows[name].extend(dict(row) for row in rows)
+        write_table(pa.Table.from_pylist(self._rows[name], schema=schema), self.folder / f"{name}.parquet")

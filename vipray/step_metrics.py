@@ -1,0 +1,85 @@
+"""The figures of one step, from its spans and its verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vipray.arrays import IntArray
+from vipray.records import Allocation, Span, Verdict
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How a step's allocation came about.
+
+    Attributes:
+        allocation: the allocation itself, with the allocator's span.
+        predictor_spans: when the predictor observed the last step and predicted this one.
+        cover: the last step's training and publishing, behind which planning can hide; None for the first step.
+        wait_s: how long the controller stood still for the allocation, overhead of the calls included.
+    """
+
+    allocation: Allocation
+    predictor_spans: tuple[Span, ...]
+    cover: Span | None
+    wait_s: float
+
+    def metrics(self) -> dict[str, float]:
+        """Hidden and exposed seconds of predictor and allocator, and the wait."""
+        predictor = _split("predictor", self.predictor_spans, self.cover)
+        allocator = _split("allocator", (self.allocation.span,), self.cover)
+        return {**predictor, **allocator, "allocation/wait_s": self.wait_s}
+
+
+def _split(name: str, spans: Sequence[Span], cover: Span | None) -> dict[str, float]:
+    total = sum(span.duration_s for span in spans)
+    hidden = sum(span.overlap_s(cover) for span in spans) if cover else 0.0
+    return {f"{name}/exposed_s": total - hidden, f"{name}/hidden_s": hidden}
+
+
+def count_evidence(prompt_ids: Sequence[str], verdicts: Sequence[Verdict]) -> tuple[IntArray, IntArray]:
+    """Successes [B] and trials [B] by prompt; outcomes that are no evidence are in neither."""
+    trials = Counter(v.rollout_id.prompt_id for v in verdicts if v.outcome.is_evidence)
+    successes = Counter(v.rollout_id.prompt_id for v in verdicts if v.outcome.is_evidence and v.reward >= 1.0)
+    return (
+        np.array([successes[prompt_id] for prompt_id in prompt_ids], dtype=np.int64),
+        np.array([trials[prompt_id] for prompt_id in prompt_ids], dtype=np.int64),
+    )
+
+
+def reward_metrics(verdicts: Sequence[Verdict], task_of: Mapping[str, str]) -> dict[str, float]:
+    """Mean reward of the batch and by task, and how much was generated."""
+    by_task: dict[str, list[float]] = {}
+    for verdict in verdicts:
+        by_task.setdefault(task_of[verdict.rollout_id.prompt_id], []).append(verdict.reward)
+    return {
+        "reward/mean": float(np.mean([verdict.reward for verdict in verdicts])),
+        **{f"reward/mean/{task}": float(np.mean(rewards)) for task, rewards in sorted(by_task.items())},
+        "rollouts/count": len(verdicts),
+        "rollouts/tokens": sum(verdict.num_tokens for verdict in verdicts),
+    }
+
+
+def allocation_rows(
+    allocation: Allocation, successes: IntArray, trials: IntArray, task_of: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One row a prompt for the allocation log (`ALLOCATION_SCHEMA`)."""
+    return [
+        {
+            "step": allocation.step,
+            "prompt_id": prompt_id,
+            "task": task_of[prompt_id],
+            "success_prob": float(allocation.success_prob[q]),
+            "gradient_variance": float(allocation.gradient_variance[q]),
+            "prompt_weight": float(allocation.prompt_weight[q]),
+            "n": int(allocation.n[q]),
+            "successes": int(successes[q]),
+            "trials": int(trials[q]),
+        }
+        for q, prompt_id in enumerate(allocation.prompt_ids)
+    ]
