@@ -117,23 +117,24 @@ class Controller:
             self._write("rollouts", step, batch)
             prompt_ids = planning.allocation.prompt_ids
             successes, trials = count_evidence(prompt_ids, batch.verdicts)
-            trained = [
-                rank.train.remote(planning.allocation, *batch.references) for rank in self._actors.learners
-            ]
+            dispatched = self._clock()
+            trained = [rank.train.remote(planning.allocation, *batch.references) for rank in self._actors.learners]
             observed = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
             if step + 1 < self._options.steps:
                 plan = self._plan(step + 1, observed)
             what = f"the learner's step {step}"
             (training, span), *_ = await wait_for(_all(trained), self._options.learner.step_timeout_s, what)
+            training_s = self._clock() - dispatched
             _, publishing_s = await self._timed(self._publish(step + 1))
             ended = self._clock()
-            cover = Span(span.start_s, ended)
+            cover = Span(dispatched, ended)
             metrics = {
                 "step": step,
                 "step/time_s": ended - started,
                 "time/generation_s": generation_s,
-                "time/training_s": span.duration_s,
+                "time/training_s": training_s,
                 "time/publishing_s": publishing_s,
+                "learner/busy_s": span.duration_s,
                 "policy/version": min(verdict.policy_version for verdict in batch.verdicts),
                 **planning.metrics(),
                 **reward_metrics(batch.verdicts, self._task_of),
@@ -148,7 +149,7 @@ class Controller:
         await self._written()
 
     def _plan(self, step: int, observed: Any) -> _Plan:
-        """Start planning a step. The predictor carries out its calls in order, so it has observed before it predicts."""
+        """Start planning a step. The predictor works in order, so it has observed before it predicts."""
         prediction = self._actors.predictor.predict.remote(self._sampler.next_batch())
         return _Plan(observed, prediction, self._actors.allocator.allocate.remote(step, prediction))
 

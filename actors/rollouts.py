@@ -74,9 +74,12 @@ class RolloutMaker:
                     f"all generators are lost with {len(ledger.unfinished)} of {len(rollout_ids)} rollouts to make"
                 )
             shares = spread(ledger.pending, list(self.generators))
-            async with asyncio.TaskGroup() as group:
-                for generator_id, share in shares.items():
-                    group.create_task(self._drive(generator_id, share, ledger, done))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for generator_id, share in shares.items():
+                        group.create_task(self._drive(generator_id, share, ledger, done))
+            except ExceptionGroup as errors:
+                raise _first(errors) from errors
         ordered = [done[rollout_id] for rollout_id in rollout_ids]
         return RolloutBatch(
             references=tuple(reference for reference, _ in ordered),
@@ -127,3 +130,11 @@ class RolloutMaker:
     def _lose(self, generator_id: str, error: Exception) -> None:
         _log.warning("generator %s is lost: %s", generator_id, str(error).strip().splitlines()[0])
         self.generators.pop(generator_id, None)
+
+
+def _first(errors: ExceptionGroup) -> Exception:
+    """The first error of a group of groups: the others are its company or its consequence."""
+    error: Exception = errors
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

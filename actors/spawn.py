@@ -216,10 +216,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _resources() -> str:
-    total, free = ray.cluster_resources(), ray.available_resources()
-    return ", ".join(
-        f"{name} {free[name] if name in free else 0:g} of {total[name]:g} free" for name in ("CPU", "GPU") if name in total
-    )
+    free = {"CPU": 0.0, "GPU": 0.0} | ray.available_resources()
+    total = ray.cluster_resources()
+    return ", ".join(f"{name} {free[name]:g} of {total[name]:g} free" for name in ("CPU", "GPU") if name in total)
 
 
 def _log_dir() -> str:

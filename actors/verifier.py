@@ -42,6 +42,6 @@ class VerifierActor:
         prompt = self._prompts.prompt(prompt_id)
         try:
             return self._verifier.verify(prompt, text)
-        except Exception as error:  # a scorer is foreign code: its fault is an outcome, counted as `rollouts/unscored`
+        except Exception as error:  # noqa: BLE001 - foreign code: its fault is an outcome, counted as `rollouts/unscored`
             _log.exception("the scorer of task %s failed on prompt %s", prompt.task, prompt_id)
             return Score(0.0, Outcome.ERROR, f"{type(error).__name__}: {error}")

@@ -13,7 +13,7 @@ from vipray import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status: 2 for bad input, with one line that says what is wrong."""
-    parser = argparse.ArgumentParser(prog="vipray", description="Reinforcement learning with adaptive rollout allocation.")
+    parser = argparse.ArgumentParser(prog="vipray", description="RL with adaptive rollout allocation.")
     parser.add_argument("--version", action="version", version=f"vipray {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     train.add_arguments(commands.add_parser("train", help="train a model", description=train.__doc__))

@@ -26,9 +26,11 @@ def actor_requests(config: Config) -> list[ActorRequest]:
     """Every actor of a run, by role."""
     gpus_per_engine = config.generators.num_gpus * config.generators.tensor_parallel_size
     return [
-        ActorRequest("predictor", 1, config.predictor.num_cpus, config.predictor.num_gpus, "GP over prompt embeddings"),
+        ActorRequest("predictor", 1, config.predictor.num_cpus, config.predictor.num_gpus, "GP over embeddings"),
         ActorRequest("allocator", 1, config.allocation.num_cpus, 0.0, f"{config.allocation.policy}, exact integers"),
-        ActorRequest("generator", config.generators.count, config.generators.num_cpus, gpus_per_engine, "vLLM AsyncLLM"),
+        ActorRequest(
+            "generator", config.generators.count, config.generators.num_cpus, gpus_per_engine, "vLLM AsyncLLM"
+        ),
         ActorRequest("verifier", config.verifiers.count, config.verifiers.num_cpus, 0.0, "reasoning-gym scorers"),
         ActorRequest("learner", config.learner.ranks, config.learner.num_cpus, config.learner.num_gpus, "FSDP2 rank"),
         ActorRequest("rollout writer", 1, 0.0, 0.0, "on the driver's node"),
@@ -53,9 +55,7 @@ def plan_table(config: Config, num_prompts: int) -> Table:
     for heading in ("actor", "number", "CPUs each", "GPUs each", "what"):
         table.add_column(heading, justify="left" if heading in ("actor", "what") else "right")
     for request in actor_requests(config):
-        table.add_row(
-            request.role, str(request.count), f"{request.num_cpus:g}", f"{request.num_gpus:g}", request.what
-        )
+        table.add_row(request.role, str(request.count), f"{request.num_cpus:g}", f"{request.num_gpus:g}", request.what)
     allocation, steps = config.allocation, config.run.steps
     evaluation = 2 * num_prompts * config.evaluation.rollouts_per_prompt
     table.caption = (

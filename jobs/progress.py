@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +18,12 @@ class TrainingObserver:
         self._log = log
         self._console = console
         self._num_steps = num_steps
+        self._started = time.monotonic()
         self.num_steps_done = 0
 
     def on_stage(self, text: str) -> None:
-        """Say what begins."""
-        self._console.print(f"[dim]· {text}[/dim]")
+        """Say what begins, and how long after the start of the run."""
+        self._console.print(f"[dim]{time.monotonic() - self._started:6.1f} s  {text}[/dim]")
 
     def on_step(self, metrics: Mapping[str, float], allocation_rows: list[dict[str, Any]]) -> None:
         """Log a step and print its line."""

@@ -63,8 +63,9 @@ def _read_prompts(config: Config, console: Console) -> PromptSet:
     longest = config.data.max_prompt_tokens + config.sampling.max_tokens
     if longest > max_positions(folder):
         raise ConfigError(
-            f"data.max_prompt_tokens={config.data.max_prompt_tokens} + sampling.max_tokens={config.sampling.max_tokens} "
-            f"is more than the {max_positions(folder)} positions of {config.model.path}"
+            f"data.max_prompt_tokens={config.data.max_prompt_tokens} and "
+            f"sampling.max_tokens={config.sampling.max_tokens} are together more than the {max_positions(folder)} "
+            f"positions of {config.model.path}: lower one of them"
         )
     from transformers import AutoTokenizer
 
@@ -80,8 +81,8 @@ def _read_prompts(config: Config, console: Console) -> PromptSet:
     console.print(f"[dim]· {report}[/dim]")
     if len(prompts) < config.allocation.prompts_per_batch:
         raise ConfigError(
-            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {len(prompts)} prompts "
-            "that are left: no prompt may come twice in a batch"
+            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {len(prompts)} "
+            "prompts that are left: no prompt may come twice in a batch"
         )
     return prompts
 
@@ -89,8 +90,8 @@ def _read_prompts(config: Config, console: Console) -> PromptSet:
 def _train(config: Config, prompts: PromptSet, console: Console) -> int:
     if _WORKING_DIR_PACKAGE in str(config.output_dir.absolute()):
         console.print(
-            f"warning: output goes to {config.output_dir.absolute()}, which Ray removes with the job's working directory: "
-            "set run.output_root to a folder that lasts"
+            f"warning: output goes to {config.output_dir.absolute()}, which Ray removes with the job's working "
+            "directory: set run.output_root to a folder that lasts"
         )
     _start_ray(config)
     import ray
@@ -111,7 +112,7 @@ def _train(config: Config, prompts: PromptSet, console: Console) -> int:
 
 def _start_ray(config: Config) -> None:
     """Join the cluster that `RAY_ADDRESS` names, as in a submitted job, or start a Ray of this run's own."""
-    address = os.environ["RAY_ADDRESS"] if "RAY_ADDRESS" in os.environ else "local"
+    address = os.environ.get("RAY_ADDRESS", "local")
     settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.WARNING}
     if address == "local":
         os.environ["RAY_AUTH_MODE"] = "disabled"  # a token would have to reach every client of a private Ray

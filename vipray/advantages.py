@@ -42,11 +42,8 @@ def advantages(prompt_ids: Sequence[str], rewards: FloatArray, estimator: str) -
     _, group, size = np.unique(np.asarray(prompt_ids), return_inverse=True, return_counts=True)
     n = size[group]
     total = np.bincount(group, weights=rewards)[group]
-    if estimator == "dr_grpo":
-        centred = rewards - total / n
-    else:
-        centred = rewards - (total - rewards) / np.maximum(n - 1, 1)
+    baseline = total / n if estimator == "dr_grpo" else (total - rewards) / np.maximum(n - 1, 1)
     low, high = np.full(len(size), np.inf), np.full(len(size), -np.inf)
     np.minimum.at(low, group, rewards)
     np.maximum.at(high, group, rewards)
-    return np.where((low == high)[group], 0.0, centred)
+    return np.where((low == high)[group], 0.0, rewards - baseline)

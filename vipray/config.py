@@ -275,13 +275,18 @@ def _problems(config: Config) -> Iterator[str]:
     num_prompts = sum(task.size for task in config.data.tasks.values())
     if config.data.tasks and num_prompts < config.allocation.prompts_per_batch:
         yield (
-            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {num_prompts} prompts "
-            "of data.tasks: no prompt may come twice in a batch"
+            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {num_prompts} "
+            "prompts of data.tasks: no prompt may come twice in a batch"
         )
     if not 0 < config.predictor.clip < 0.5:
         yield f"predictor.clip must lie in (0, 0.5), got {config.predictor.clip}"
     if not 0 < config.predictor.prior_success_prob < 1:
         yield f"predictor.prior_success_prob must lie in (0, 1), got {config.predictor.prior_success_prob}"
+    if config.weights.rounding == "stochastic" and config.generators.dtype == "float16":
+        yield (
+            "weights.rounding=stochastic works on bfloat16, not on generators.dtype=float16: "
+            "set weights.rounding=nearest or generators.dtype=bfloat16"
+        )
     if not 0 <= config.learner.clip_low < 1:
         yield f"learner.clip_low must lie in [0, 1), got {config.learner.clip_low}"
 

@@ -32,7 +32,8 @@ def resolve_source(setting: str, source: str) -> Path:
     name, _, inside = source.removeprefix(_PACKAGE).partition("/")
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"{setting}={source}: package {name!r} is not installed; install the demo extra or give a path")
+        remedy = "install the demo extra or give a path"
+        raise ConfigError(f"{setting}={source}: package {name!r} is not installed; {remedy}")
     path = Path(spec.submodule_search_locations[0]) / inside
     if not path.exists():
         raise ConfigError(f"{setting}={source}: package {name!r} has no {inside!r}")

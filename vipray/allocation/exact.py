@@ -88,11 +88,13 @@ def _check_vectors(p: FloatArray, a: FloatArray, w: FloatArray) -> None:
             f"expected vectors of one length B >= 1: success_prob {p.shape}, gradient_variance {a.shape}, "
             f"prompt_weight {w.shape}"
         )
-    if not np.all((p >= 0.0) & (p <= 1.0)):
-        raise ValueError(f"success_prob must lie in [0, 1], got {p[~((p >= 0.0) & (p <= 1.0))][0]}")
+    inside = (p >= 0.0) & (p <= 1.0)
+    if not inside.all():
+        raise ValueError(f"success_prob must lie in [0, 1], got {p[~inside][0]}")
     for name, values in (("gradient_variance", a), ("prompt_weight", w)):
-        if not np.all(np.isfinite(values) & (values >= 0.0)):
-            raise ValueError(f"{name} must be finite and >= 0, got {values[~(np.isfinite(values) & (values >= 0.0))][0]}")
+        good = np.isfinite(values) & (values >= 0.0)
+        if not good.all():
+            raise ValueError(f"{name} must be finite and >= 0, got {values[~good][0]}")
 
 
 def _give_ties(n: IntArray, tied: IntArray, left: int, *, spread: bool) -> IntArray:

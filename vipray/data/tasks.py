@@ -20,7 +20,8 @@ def open_task(label: str, task: TaskConfig) -> Any:
     from reasoning_gym.factory import DATASETS
 
     if task.dataset not in DATASETS:
-        raise ConfigError(f"data.tasks.{label}.dataset={task.dataset!r} is not one of reasoning-gym's {len(DATASETS)} sets")
+        known = f"reasoning-gym's {len(DATASETS)} data sets, such as chain_sum"
+        raise ConfigError(f"data.tasks.{label}.dataset={task.dataset!r} is not one of {known}")
     try:
         return reasoning_gym.create_dataset(task.dataset, size=task.size, seed=task.seed, **task.params)
     except (TypeError, ValueError, AssertionError) as error:  # how reasoning-gym refuses parameters

@@ -102,7 +102,7 @@ class PaperGP:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of the same prompts. Raises `ValueError` for one of other prompts."""
         if state["fingerprint"] != self._fingerprint:
-            raise ValueError("this predictor state belongs to other prompts: resume with the prompts that it was made on")
+            raise ValueError("this predictor state belongs to other prompts: resume with those that it was made on")
         self._mean = self._xp.asarray(state["mean"], dtype=self._xp.float64)
         self._num_updates = int(state["updates"])
 

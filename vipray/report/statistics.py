@@ -146,6 +146,7 @@ def trailing_mean(index: IntArray, values: FloatArray, num_steps: int, window: i
     Args:
         index: [R] position of each value's step, in [0, num_steps).
         values: [R]; NaN does not count.
+        num_steps: steps of the run.
         window: >= 1 steps.
     """
     kept = ~np.isnan(values)

@@ -44,7 +44,7 @@ class ReasoningGymVerifier:
 
 
 def extract_answer(completion: str, gold: str) -> str | None:
-    """Return what a completion gives as its final answer, or None.
+    r"""Return what a completion gives as its final answer, or None.
 
     A tagged `<answer>` wins. For a numeric gold it is the last number, without thousands separators; for any other
     the last line that holds something, without a closing full stop.
@@ -53,7 +53,7 @@ def extract_answer(completion: str, gold: str) -> str | None:
     '7'
     >>> extract_answer("It is 1,024", "1024")
     '1024'
-    >>> extract_answer("Let me see.\\nThe colour red.", "blue")
+    >>> extract_answer("Let me see.\nThe colour red.", "blue")
     'The colour red'
     """
     tagged = _TAGGED.findall(completion)

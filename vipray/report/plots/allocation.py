@@ -76,12 +76,13 @@ def _draw_means(axes: Axes, run: RunData) -> dict[str, Line2D]:
     steps, table = run.steps, run.allocations
     window = trend_window(steps.num_steps)
     index = np.searchsorted(steps.step, table.step)
-    lines = {}
+    lines, highest = {}, 0.0
     for task, style in task_styles(run.tasks).items():
         rows = table.task == task
         if not rows.any():
             continue
         trend = trailing_mean(index[rows], table.n[rows].astype(np.float64), steps.num_steps, window)
+        highest = max(highest, float(np.nanmax(trend)))
         marker = "o" if window == 1 else ""
         (lines[task],) = axes.plot(
             steps.step,
@@ -93,7 +94,7 @@ def _draw_means(axes: Axes, run: RunData) -> dict[str, Line2D]:
             linewidth=1.8,
         )
     axes.set_title("Mean of a task's prompts" + ("" if window == 1 else f" (last {window} steps)"))
-    axes.set_ylim(0, 1.08 * max(np.nanmax(line.get_ydata()) for line in lines.values()))
+    axes.set_ylim(0, 1.08 * highest)
     axes.set_ylabel("mean rollouts n")
     label_steps(axes, int(steps.step[0]), int(steps.step[-1]))
     return lines

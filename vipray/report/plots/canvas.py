@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -68,7 +67,7 @@ def drawing(height_in: float) -> Iterator[Figure]:
         yield Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
 
 
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {  # matplotlib types its keys as literals, which differ by version
     "svg.fonttype": "none",
     "svg.hashsalt": "vipray",
     "text.parse_math": False,  # a task name may hold a dollar sign
@@ -136,8 +135,14 @@ def empty_svg(name: str, description: str, message: str) -> str:
         return to_svg(figure, name, description)
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """Put a legend above the axes, in as many columns as its longest label allows."""
+def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Put a legend above the axes, in as many columns as its longest label allows.
+
+    Args:
+        figure: made by `drawing`.
+        handles: artists or containers of artists; matplotlib takes both, its types know only the first.
+        labels: one for each handle.
+    """
     longest = max(len(label) for label in labels)
     figure.legend(
         handles,

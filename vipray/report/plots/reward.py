@@ -25,6 +25,7 @@ from vipray.report.summary import TaskSummary, task_summaries, total_summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 NAME = "reward"
@@ -43,13 +44,13 @@ def reward_svg(run: RunData) -> str:
         heights = [height for height in (curves_in, bars_in) if height]
         panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         if has_steps:
-            _draw_curves(panels[0], run)
+            _draw_curves(figure, panels[0], run)
         if has_evaluation:
             _draw_evaluations(panels[-1], run)
         return to_svg(figure, NAME, DESCRIPTION)
 
 
-def _draw_curves(axes: Axes, run: RunData) -> None:
+def _draw_curves(figure: Figure, axes: Axes, run: RunData) -> None:
     steps, table = run.steps, run.allocations
     window = trend_window(steps.num_steps)
     index = np.searchsorted(steps.step, table.step)
@@ -77,7 +78,7 @@ def _draw_curves(axes: Axes, run: RunData) -> None:
         labels.append(style.label)
     handles.append(_draw_reward(axes, run))
     labels.append("batch mean reward")
-    add_legend(axes.get_figure(root=True), handles, labels)
+    add_legend(figure, handles, labels)
     lines = "lines" if steps.num_steps >= LONG_RUN_STEPS else "task lines"
     axes.set_title("Training" if window == 1 else f"Training ({lines}: mean of the last {window} steps)")
     axes.set_ylabel("success rate, reward")

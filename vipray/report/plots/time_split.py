@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from vipray.report.plots.canvas import MUTED, SERIES, add_legend, drawing, empty
 from vipray.report.run_data import RunData
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
 
 NAME = "time"
 DESCRIPTION = "Time of each step by part, and time of predictor and allocator that ran behind training"
@@ -31,7 +31,7 @@ def time_split_svg(run: RunData) -> str:
         return to_svg(figure, NAME, DESCRIPTION)
 
 
-def _draw_parts(axes: Axes, run: RunData) -> dict[str, Artist]:
+def _draw_parts(axes: Axes, run: RunData) -> dict[str, BarContainer]:
     steps = run.steps
     parts = {
         "generation": (steps.generation_s, GENERATION),
@@ -41,9 +41,10 @@ def _draw_parts(axes: Axes, run: RunData) -> dict[str, Artist]:
         "predictor, exposed": (steps.predictor_exposed_s, PREDICTOR),
         "allocator, exposed": (steps.allocator_exposed_s, ALLOCATOR),
     }
-    legend: dict[str, Artist] = {}
+    legend: dict[str, BarContainer] = {}
     per_bar = _steps_per_bar(run)
-    x, bottom = _bars(steps.step.astype(np.float64), per_bar), 0.0
+    x = _bars(steps.step.astype(np.float64), per_bar)
+    bottom = np.zeros_like(x)
     for label, (seconds, color) in parts.items():
         height = _bars(seconds, per_bar)
         legend[label] = axes.bar(x, height, bottom=bottom, width=0.8 * per_bar, color=color, linewidth=0)
@@ -55,7 +56,7 @@ def _draw_parts(axes: Axes, run: RunData) -> dict[str, Artist]:
     return legend
 
 
-def _draw_decisions(axes: Axes, run: RunData) -> dict[str, Artist]:
+def _draw_decisions(axes: Axes, run: RunData) -> dict[str, BarContainer]:
     """Solid bars are part of the step above; hatched ones ran meanwhile."""
     steps = run.steps
     parts = {
@@ -64,12 +65,15 @@ def _draw_decisions(axes: Axes, run: RunData) -> dict[str, Artist]:
         "predictor, hidden": (steps.predictor_hidden_s, PREDICTOR, True),
         "allocator, hidden": (steps.allocator_hidden_s, ALLOCATOR, True),
     }
-    legend: dict[str, Artist] = {}
+    legend: dict[str, BarContainer] = {}
     per_bar = _steps_per_bar(run)
-    x, bottom = _bars(steps.step.astype(np.float64), per_bar), 0.0
+    x = _bars(steps.step.astype(np.float64), per_bar)
+    bottom = np.zeros_like(x)
     for label, (seconds, color, is_hidden) in parts.items():
         height = 1000 * _bars(seconds, per_bar)
-        look = {"facecolor": "none", "edgecolor": color, "hatch": "////"} if is_hidden else {"color": color}
+        look: dict[str, Any] = (
+            {"facecolor": "none", "edgecolor": color, "hatch": "////"} if is_hidden else {"color": color}
+        )
         bars = axes.bar(x, height, bottom=bottom, width=0.8 * per_bar, linewidth=0.8 if is_hidden else 0, **look)
         bottom = bottom + height
         if is_hidden:

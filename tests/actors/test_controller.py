@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from actors.allocator import AllocatorActor
+from actors.controller import Controller, ControllerOptions
+from actors.generator import GeneratorActor
+from actors.handles import Actors
+from actors.predictor import PredictorActor
+from actors.verifier import VerifierActor
+from tests.actors.fakes import EqualityVerifier, FakeLearner, FakeWriter, LocalHandle
+from vipray.config import (
+    AllocationConfig,
+    EvaluationConfig,
+    GeneratorConfig,
+    LearnerConfig,
+    VerifierConfig,
+    WeightsConfig,
+)
+from vipray.data.prompts import Prompt, build_prompt_set
+from vipray.data.sampler import PromptSampler
+from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, WeightSyncError
+from vipray.inference.scripted_engine import Script, ScriptedEngine
+from vipray.predictors.paper_gp import PaperGP
+
+PROMPTS, _ = build_prompt_set(
+    [Prompt(f"t/{q}", "even" if q % 2 == 0 else "odd", q, f"question {q}", str(100 + q)) for q in range(12)],
+    lambda text: list(text.encode()),
+    100,
+)
+SCRIPT = Script(
+    success_prob={prompt_id: q / 11 for q, prompt_id in enumerate(PROMPTS.prompt_ids)},
+    answer={prompt_id: PROMPTS.prompt(prompt_id).answer for prompt_id in PROMPTS.prompt_ids},
+)
+ALLOCATION = AllocationConfig(prompts_per_batch=4, rollout_budget=24, lower=2, upper=12)
+
+
+class Recorder:
+    def __init__(self):
+        self.metrics, self.rows, self.evaluations, self.stages = [], [], [], []
+
+    def on_stage(self, text):
+        self.stages.append(text)
+
+    def on_step(self, metrics, allocation_rows):
+        self.metrics.append(metrics)
+        self.rows.append(allocation_rows)
+
+    def on_evaluation(self, rows):
+        self.evaluations.append(rows)
+
+
+class DyingEngine(ScriptedEngine):
+    """Dies, and its actor with it, at the n-th rollout."""
+
+    def __init__(self, script, at, error=ActorDiedError):
+        super().__init__(script)
+        self.left, self.error = at, error
+
+    async def generate(self, rollout_id, prompt_token_ids):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error() if self.error is ActorDiedError else self.error
+        return await super().generate(rollout_id, prompt_token_ids)
+
+
+class LyingEngine(ScriptedEngine):
+    """Confirms another version than it was given."""
+
+    async def load_weights(self, manifest, chunks):
+        return await super().load_weights(manifest, chunks) - 1
+
+
+class Setup:
+    """A whole run on fakes, with real predictor, allocator, generator and verifier classes."""
+
+    def __init__(self, engines=None, *, steps=3, evaluate=0, learner_s=0.02):
+        engines = [ScriptedEngine(SCRIPT), ScriptedEngine(SCRIPT)] if engines is None else engines
+        x = np.random.default_rng(0).normal(size=(len(PROMPTS), 3))
+        gp = PaperGP(PROMPTS.prompt_ids, x, clip=0.05, jitter=1e-3)
+        self.predictor = LocalHandle(PredictorActor(lambda: gp))
+        self.learner = FakeLearner(learner_s)
+        self.writer = FakeWriter()
+        self.recorder = Recorder()
+        actors = Actors(
+            predictor=self.predictor,
+            allocator=LocalHandle(AllocatorActor(ALLOCATION)),
+            generators={
+                f"g{index}": LocalHandle(GeneratorActor(f"g{index}", lambda engine=engine: engine, PROMPTS.table))
+                for index, engine in enumerate(engines)
+            },
+            verifiers=[LocalHandle(VerifierActor(EqualityVerifier, PROMPTS.table)) for _ in range(2)],
+            learners=[LocalHandle(self.learner)],
+            writer=LocalHandle(self.writer),
+            num_chunks=1,
+        )
+        options = ControllerOptions(
+            steps=steps,
+            generators=GeneratorConfig(rollout_timeout_s=5.0),
+            verifiers=VerifierConfig(timeout_s=5.0),
+            learner=LearnerConfig(step_timeout_s=5.0),
+            weights=WeightsConfig(timeout_s=5.0),
+            evaluation=EvaluationConfig(rollouts_per_prompt=evaluate),
+        )
+        sampler = PromptSampler(PROMPTS.prompt_ids, ALLOCATION.prompts_per_batch, seed=0)
+        self.controller = Controller(actors, sampler, PROMPTS.task_of, options, self.recorder)
+
+    async def run(self):
+        await self.controller.run()
+        return self
+
+
+def assert_batches_are_exact(setup, steps):
+    assert [allocation.step for allocation, _ in setup.learner.batches] == list(range(steps))
+    for allocation, rows in setup.learner.batches:
+        assert allocation.n.sum() == ALLOCATION.rollout_budget
+        assert allocation.n.min() >= ALLOCATION.lower and allocation.n.max() <= ALLOCATION.upper
+        expected = dict(zip(allocation.prompt_ids, allocation.n.tolist(), strict=True))
+        assert Counter(row["prompt_id"] for row in rows) == expected
+        assert len({(row["prompt_id"], row["k"]) for row in rows}) == len(rows)
+        assert all(row["reward"] is not None for row in rows)
+
+
+async def test_every_batch_holds_exactly_what_was_allocated():
+    setup = await Setup(steps=4).run()
+    assert_batches_are_exact(setup, 4)
+    assert len({tuple(allocation.n) for allocation, _ in setup.learner.batches}) > 1  # it adapts
+
+
+async def test_every_rollout_carries_the_version_that_made_it():
+    setup = await Setup(steps=3).run()
+    for step, (_, rows) in enumerate(setup.learner.batches):
+        assert {(row["policy_version_first"], row["policy_version_last"]) for row in rows} == {(step, step)}
+        assert {row["generator_id"] for row in rows} == {"g0", "g1"}
+    assert [metrics["policy/version"] for metrics in setup.recorder.metrics] == [0, 1, 2]
+
+
+async def test_planning_the_next_step_hides_behind_training():
+    setup = await Setup(steps=3, learner_s=0.2).run()
+    assert setup.predictor.calls == ["predict", "observe", "predict", "observe", "predict", "observe"]
+    first, *later = setup.recorder.metrics
+    assert first["predictor/exposed_s"] > 0 and first["predictor/hidden_s"] == 0
+    for metrics in later:
+        assert metrics["predictor/hidden_s"] > 0 and metrics["allocator/hidden_s"] > 0
+        assert metrics["predictor/exposed_s"] == pytest.approx(0, abs=1e-9)
+        assert metrics["allocator/exposed_s"] == pytest.approx(0, abs=1e-9)
+        assert metrics["allocation/wait_s"] < 0.1
+
+
+async def test_the_predictor_learns_the_outcomes_of_the_step():
+    setup = await Setup(steps=1).run()
+    (rows,) = setup.recorder.rows
+    p, _ = setup.predictor.target._predictor.predict([row["prompt_id"] for row in rows])
+    rates = np.clip([row["successes"] / row["trials"] for row in rows], 0.05, 0.95)
+    assert p == pytest.approx(rates)
+    assert sum(row["trials"] for row in rows) == ALLOCATION.rollout_budget
+
+
+async def test_evaluation_uses_equal_n_and_stays_hidden_from_the_predictor():
+    setup = await Setup(steps=1, evaluate=3).run()
+    before, after = setup.recorder.evaluations
+    assert [row["step"] for row in (before[0], after[0])] == [0, 1]
+    assert len(before) == len(PROMPTS) and {row["trials"] for row in before + after} == {3}
+    assert before[0]["successes"] == 0 and before[-1]["successes"] == 3  # p = 0 and p = 1
+    assert setup.predictor.calls.count("observe") == 1
+    assert setup.writer.written == [("evaluation", 0, 36), ("rollouts", 0, 24), ("evaluation", 1, 36)]
+
+
+async def test_a_lost_generator_costs_only_what_it_had_not_finished():
+    engines = [ScriptedEngine(SCRIPT), DyingEngine(SCRIPT, at=17)]
+    setup = await Setup(engines, steps=3).run()
+    assert_batches_are_exact(setup, 3)
+    reissued = [metrics["rollouts/reissued"] for metrics in setup.recorder.metrics]
+    assert reissued[0] == 0 and 1 <= reissued[1] <= 12 and reissued[2] == 0
+    assert [metrics["generators/count"] for metrics in setup.recorder.metrics] == [2, 1, 1]
+
+
+async def test_an_engine_error_that_is_left_in_the_stream_loses_the_generator_too(caplog):
+    error = RayTaskError("generate", "Traceback\nEngineDeadError", ValueError("engine is dead"))
+    setup = await Setup([ScriptedEngine(SCRIPT), DyingEngine(SCRIPT, at=5, error=error)], steps=1).run()
+    assert_batches_are_exact(setup, 1)
+    assert "generator g1 is lost" in caplog.text
+
+
+async def test_the_run_ends_when_no_generator_is_left():
+    with pytest.raises(GeneratorsExhaustedError, match=r"of 24 rollouts"):
+        await Setup([DyingEngine(SCRIPT, at=3), DyingEngine(SCRIPT, at=30)], steps=3).run()
+
+
+async def test_a_generator_that_confirms_another_version_is_not_trusted():
+    with pytest.raises(WeightSyncError, match="g0 confirmed version -1 instead of 0"):
+        await Setup([LyingEngine(SCRIPT)]).run()
+
+
+async def test_a_scorer_that_breaks_is_an_outcome_and_no_evidence():
+    script = Script(SCRIPT.success_prob, dict.fromkeys(SCRIPT.answer, "explode"))
+    script = Script({prompt_id: 1.0 for prompt_id in SCRIPT.success_prob}, script.answer)
+    setup = await Setup([ScriptedEngine(script)], steps=1).run()
+    (_, rows) = setup.learner.batches[0]
+    assert {(row["outcome"], row["reward"]) for row in rows} == {("error", 0.0)}
+    assert {row["trials"] for row in setup.recorder.rows[0]} == {0}
+
+
+async def test_a_wait_says_what_it_waited_for():
+    slow = Script(SCRIPT.success_prob, SCRIPT.answer, latency_s=lambda _: 30.0)
+    setup = Setup([ScriptedEngine(slow)], steps=1)
+    setup.controller._rollouts._rollout_timeout_s = 0.1
+    with pytest.raises(GeneratorsExhaustedError, match="24 of 24"):
+        await setup.run()
+    unverified = Setup(steps=1)
+    unverified.controller._rollouts._verdict_timeout_s = 0.0
+    with pytest.raises(WaitTimeoutError, match="the verdict of a rollout"):
+        await unverified.run()
+    stuck = Setup(steps=1, learner_s=30.0)
+    object.__setattr__(stuck.controller._options.learner, "step_timeout_s", 0.2)
+    with pytest.raises(WaitTimeoutError, match="the learner's step 0"):
+        await stuck.run()

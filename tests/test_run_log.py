@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vipray.errors import ConfigError
+from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, Allocation, Outcome, RolloutId, Span, Verdict
+from vipray.run_log import RunLog, check_output_dir, write_table
+from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics
+
+ALLOCATION = Allocation(
+    step=4,
+    prompt_ids=("a", "b"),
+    n=np.array([2, 3]),
+    prompt_weight=np.ones(2),
+    success_prob=np.array([0.25, 0.5]),
+    gradient_variance=np.array([0.75, 1.0]),
+    span=Span(14.0, 14.5),
+)
+TASK_OF = {"a": "easy", "b": "hard"}
+
+
+def verdict(prompt_id, k, outcome, reward=0.0):
+    return Verdict(RolloutId(4, prompt_id, k), reward, outcome, num_tokens=10, policy_version=4)
+
+
+VERDICTS = [
+    verdict("a", 0, Outcome.CORRECT, 1.0),
+    verdict("a", 1, Outcome.WRONG),
+    verdict("b", 0, Outcome.WRONG),
+    verdict("b", 1, Outcome.TIMEOUT),
+    verdict("b", 2, Outcome.ERROR),
+]
+
+
+def test_only_correct_and_wrong_are_evidence():
+    successes, trials = count_evidence(("a", "b"), VERDICTS)
+    assert (successes.tolist(), trials.tolist()) == ([1, 0], [2, 1])
+    assert [outcome for outcome in Outcome if outcome.is_evidence] == [Outcome.CORRECT, Outcome.WRONG]
+
+
+def test_rewards_by_task():
+    assert reward_metrics(VERDICTS, TASK_OF) == {
+        "reward/mean": 0.2,
+        "reward/mean/easy": 0.5,
+        "reward/mean/hard": 0.0,
+        "rollouts/count": 5,
+        "rollouts/tokens": 50,
+    }
+
+
+def test_planning_is_hidden_where_it_overlaps_with_training_and_exposed_elsewhere():
+    spans = (Span(9.0, 11.0), Span(12.0, 12.5))  # one second of the first lies before training begins
+    metrics = Planning(ALLOCATION, spans, cover=Span(10.0, 14.2), wait_s=0.4).metrics()
+    assert metrics == pytest.approx(
+        {
+            "predictor/exposed_s": 1.0,
+            "predictor/hidden_s": 1.5,
+            "allocator/exposed_s": 0.3,
+            "allocator/hidden_s": 0.2,
+            "allocation/wait_s": 0.4,
+        }
+    )
+
+
+def test_the_first_step_has_nothing_to_hide_behind():
+    metrics = Planning(ALLOCATION, (Span(1.0, 2.0),), cover=None, wait_s=1.0).metrics()
+    assert metrics["predictor/exposed_s"] == 1.0 and metrics["predictor/hidden_s"] == 0.0
+
+
+def test_the_log_holds_what_it_was_told(tmp_path):
+    log = RunLog(tmp_path / "run", "run: {}\n", pa.table({"prompt_id": ["a", "b"]}))
+    rows = allocation_rows(ALLOCATION, np.array([1, 0]), np.array([2, 1]), TASK_OF)
+    log.add_step({"step": 4, "reward/mean": 0.2, "learner/grad_norm": math.nan}, rows)
+    log.add_step({"step": 5, "reward/mean": 0.3}, [])
+    log.add_evaluation([{"step": 0, "prompt_id": "a", "task": "easy", "successes": 1, "trials": 8}])
+    lines = [json.loads(line) for line in (log.folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [
+        {"step": 4, "reward/mean": 0.2, "learner/grad_norm": None},
+        {"step": 5, "reward/mean": 0.3},
+    ]
+    table = pq.read_table(log.folder / "allocations.parquet")
+    assert table.schema.equals(ALLOCATION_SCHEMA)
+    assert table.to_pylist()[1] == {
+        "step": 4,
+        "prompt_id": "b",
+        "task": "hard",
+        "success_prob": 0.5,
+        "gradient_variance": 1.0,
+        "prompt_weight": 1.0,
+        "n": 3,
+        "successes": 0,
+        "trials": 1,
+    }
+    assert pq.read_table(log.folder / "evaluation.parquet").schema.equals(EVALUATION_SCHEMA)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_table(pa.table({"x": [1]}), path)
+    with pytest.raises(AttributeError):
+        write_table("not a table", path)  # type: ignore[arg-type]
+    assert [file.name for file in tmp_path.iterdir()] == ["t.parquet"]
+    assert pq.read_table(path).to_pydict() == {"x": [1]}
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path):
+    check_output_dir(tmp_path / "new")
+    check_output_dir(tmp_path)
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"already holds a run: set run\.name"):
+        check_output_dir(tmp_path)
+    with pytest.raises(ConfigError, match="is a file"):
+        check_output_dir(tmp_path / "metrics.jsonl")
+
+
+def test_rollout_ids_of_an_allocation():
+    assert ALLOCATION.rollout_ids() == [RolloutId(4, "a", 0), RolloutId(4, "a", 1)] + [
+        RolloutId(4, "b", k) for k in range(3)
+    ]

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from vipray.errors import ConfigError
+from vipray.learner.model_folder import check_model_source
+from vipray.sources import resolve_source
+
+
+def test_paths_and_packages_resolve(tmp_path):
+    assert resolve_source("model.path", str(tmp_path)) == tmp_path
+    assert resolve_source("model.path", "package:vipray/report").is_dir()
+
+
+@pytest.mark.parametrize("source", ["/no/such/folder", "package:no_such/x", "package:vipray/nothing", "package:../x"])
+def test_what_is_not_there_is_named_with_its_setting(source):
+    with pytest.raises(ConfigError, match=re.escape(f"model.path={source}")):
+        resolve_source("model.path", source)
+
+
+def test_a_model_folder_needs_a_config_and_weights(tmp_path, tiny_model):
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        check_model_source(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no weights"):
+        check_model_source(str(tmp_path))
+    (tmp_path / "model.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"not \.gguf"):
+        check_model_source(str(tmp_path / "model.txt"))
+    assert check_model_source(str(tiny_model)) == tiny_model
