@@ -120,7 +120,7 @@ async def _spawn(
 ) -> Actors:
     def start(cls: type, *args: Any, threads: int = 1, env: dict[str, str] | None = None, **options: Any) -> Any:
         variables = {**_OFFLINE, "OMP_NUM_THREADS": str(threads), **(env or {})}
-        handle = ray.remote(cls).options(runtime_env={"env_vars": variables}, **options).remote(*args)
+        handle: Any = ray.remote(cls).options(runtime_env={"env_vars": variables}, **options).remote(*args)
         started.append(handle)
         return handle
 

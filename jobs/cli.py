@@ -1,24 +1,34 @@
-"""The `vipray` command."""
+"""The `vipray` command: one subcommand for each module of `jobs`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobs import train
-from jobs.command import exit_status
 from vipray import __version__
+
+COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
+    "train": (train.main, "train a model with adaptive rollout allocation"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status: 2 for bad input, with one line that says what is wrong."""
-    parser = argparse.ArgumentParser(prog="vipray", description="RL with adaptive rollout allocation.")
+    summary = "\n".join(f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="vipray",
+        description="Reinforcement learning with verifiable rewards that spends rollouts where they teach.",
+        epilog=f"commands:\n{summary}\n\n`vipray COMMAND --help` says more of each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"vipray {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    train.add_arguments(commands.add_parser("train", help="train a model", description=train.__doc__))
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="arguments of the command")
     args = parser.parse_args(argv)
-    return exit_status(args.command_function, args)
+    command, _ = COMMANDS[args.command]
+    return command(args.rest, prog=f"vipray {args.command}")
 
 
 if __name__ == "__main__":

@@ -33,12 +33,15 @@ from vipray.sources import resolve_source
 _WORKING_DIR_PACKAGE = "_ray_pkg_"  # part of the path of a job's unpacked working directory
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `train`."""
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") -> int:
+    """Parse the command line and carry it out; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config", type=Path, help="YAML file, e.g. conf/demo.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
     parser.add_argument("--dry-run", action="store_true", help="print configuration and plan, and start nothing")
-    parser.set_defaults(command_function=command)
+    return exit_status(command, parser.parse_intermixed_args(argv))  # options may stand between the overrides
 
 
 def command(args: argparse.Namespace) -> int:
@@ -74,8 +77,8 @@ def _read_prompts(config: Config, console: Console) -> PromptSet:
 
     def tokenize(text: str) -> Sequence[int]:
         messages = [*system, {"role": "user", "content": text}]
-        ids: Sequence[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return ids
+        ids: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return list(ids)
 
     prompts, report = build_prompt_set(read_tasks(config.data.tasks), tokenize, config.data.max_prompt_tokens)
     console.print(f"[dim]· {report}[/dim]")
@@ -173,14 +176,6 @@ def _cancel_on_signals() -> list[int]:
     loop.add_signal_handler(signal.SIGINT, stop, EXIT_INTERRUPTED)
     loop.add_signal_handler(signal.SIGTERM, stop, EXIT_TERMINATED)
     return stopped
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run as `python -m jobs.train`."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.train", description=__doc__)
-    add_arguments(parser)
-    args = parser.parse_args(argv)
-    return exit_status(args.command_function, args)
 
 
 if __name__ == "__main__":

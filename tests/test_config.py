@@ -102,6 +102,12 @@ def test_files_that_hold_no_settings_are_refused(path, content):
         load_config(path)
 
 
+def test_an_empty_prompt_set_is_refused(path):
+    path.write_text(yaml.safe_dump(MINIMAL | {"data": {"tasks": {}}}))
+    with pytest.raises(ConfigError, match=r"data\.tasks is empty: name at least one"):
+        load_config(path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
         load_config(tmp_path / "nowhere.yaml")

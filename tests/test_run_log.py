@@ -104,7 +104,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "t.parquet"
     write_table(pa.table({"x": [1]}), path)
     with pytest.raises(AttributeError):
-        write_table("not a table", path)  # type: ignore[arg-type]
+        write_table("not a table", path)
     assert [file.name for file in tmp_path.iterdir()] == ["t.parquet"]
     assert pq.read_table(path).to_pydict() == {"x": [1]}
 

@@ -202,8 +202,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(f"override {item!r} is not of the form key=value, e.g. run.steps=10")
     try:
         values = OmegaConf.merge(file_values, OmegaConf.from_dotlist(list(overrides)))
-        for key, value in OmegaConf.to_container(values).items():
-            if key in Config.__dataclass_fields__ and not isinstance(value, dict):
+        for key, value in values.items():
+            if key in Config.__dataclass_fields__ and not OmegaConf.is_dict(value):
                 raise ConfigError(f"{key} must be a mapping of settings, got {value!r}")
         merged = OmegaConf.merge(OmegaConf.structured(Config), values)
         if not merged.run.name:

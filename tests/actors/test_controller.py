@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -75,6 +76,10 @@ class LyingEngine(ScriptedEngine):
         return await super().load_weights(manifest, chunks) - 1
 
 
+def _same(engine):
+    return engine
+
+
 class Setup:
     """A whole run on fakes, with real predictor, allocator, generator and verifier classes."""
 
@@ -90,7 +95,7 @@ class Setup:
             predictor=self.predictor,
             allocator=LocalHandle(AllocatorActor(ALLOCATION)),
             generators={
-                f"g{index}": LocalHandle(GeneratorActor(f"g{index}", lambda engine=engine: engine, PROMPTS.table))
+                f"g{index}": LocalHandle(GeneratorActor(f"g{index}", functools.partial(_same, engine), PROMPTS.table))
                 for index, engine in enumerate(engines)
             },
             verifiers=[LocalHandle(VerifierActor(EqualityVerifier, PROMPTS.table)) for _ in range(2)],

@@ -16,7 +16,7 @@ def test_a_rollout_is_counted_once():
     ledger.issue(IDS[0], "g0")
     assert ledger.complete(IDS[0]) is True
     assert ledger.complete(IDS[0]) is False
-    assert not ledger.is_complete
+    assert ledger.unfinished == [IDS[1]]
     ledger.issue(IDS[1], "g1")
     ledger.complete(IDS[1])
     assert ledger.is_complete

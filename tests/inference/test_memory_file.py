@@ -20,7 +20,7 @@ def test_another_process_reads_the_bytes():
     )
     with shared_bytes(data) as path:
         result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
-    assert int(result.stdout) == zlib.crc32(data)
+    assert int(result.stdout) == zlib.crc32(data.tobytes())
 
 
 def test_a_mapping_outlives_the_file_and_the_file_is_gone_after_use():

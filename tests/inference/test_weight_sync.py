@@ -74,7 +74,9 @@ async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeyp
         before = None
         for version, kind in enumerate([None, *kinds]):
             assert kind is None or perturb(trainer, kind, rng) > 0
-            manifest, chunks = trainer.publish(version)
+            published = trainer.publish(version)
+            assert published is not None
+            manifest, chunks = published
             assert len(chunks) > 2  # layers span chunks
             assert await engine.load_weights(manifest, chunks) == version
             got, expected = await engine_logprobs(engine), learner_logprobs(trainer)

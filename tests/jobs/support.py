@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "conf" / "demo.yaml"
 
 
-def overrides(model: Path, output_root: Path, **more: object) -> list[str]:
+def overrides(model: Path | str, output_root: Path, **more: object) -> list[str]:
     """Turn the demo into a run of a minute: a tiny model that answers with one token, few prompts, few rollouts."""
     values = {
         "model.path": model,

@@ -67,7 +67,12 @@ def assert_run_is_exact(folder, *, steps, budget, lower, upper):
 
 def test_a_run_with_two_learner_ranks_and_two_generators(tmp_path):
     args = overrides(SMOLLM2, tmp_path, learner__ranks=2, learner__threads=1, learner__num_cpus=0.5)
-    more = ["generators.count=2", "sampling.max_tokens=12", "generators.num_cpus=0.5", "evaluation.rollouts_per_prompt=1"]
+    more = [
+        "generators.count=2",
+        "sampling.max_tokens=12",
+        "generators.num_cpus=0.5",
+        "evaluation.rollouts_per_prompt=1",
+    ]
     result = run_train(str(DEMO), *args, *more)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "demo"

@@ -20,7 +20,7 @@ def shared_bytes(data: ByteArray) -> Iterator[str]:
     """Yield a path under which other processes of this user can map a copy of `data` while the context lasts."""
     descriptor = os.memfd_create("vipray-weights", os.MFD_CLOEXEC)
     try:
-        view = memoryview(data).cast("B")
+        view = data.data.cast("B")
         while view:
             view = view[os.write(descriptor, view) :]
         yield f"/proc/{os.getpid()}/fd/{descriptor}"

@@ -54,7 +54,7 @@ class VllmEngine:
         from vipray.inference import weight_transfer
 
         options = self._options
-        args = AsyncEngineArgs(
+        settings: dict[str, Any] = dict(
             model=options.model_folder,
             load_format="dummy",
             hf_overrides={"tie_word_embeddings": False},
@@ -77,7 +77,7 @@ class VllmEngine:
             logprobs=0,  # of the sampled token alone
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        self._llm = AsyncLLM.from_engine_args(args)
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings))
         await self._llm.init_weight_transfer_engine(_init_request())
 
     async def generate(self, rollout_id: RolloutId, prompt_token_ids: Sequence[int]) -> Completion:

@@ -56,7 +56,8 @@ class ObjectStoreWeightTransfer(WeightTransferEngine[ObjectStoreInitInfo, Object
             TensorEntry(name, dtype, tuple(shape), 0, offset, nbytes)
             for name, dtype, shape, offset, nbytes in update_info.tensors
         ]
-        self.model.load_weights(tensors_in(map_bytes(update_info.path), entries))
+        model: Any = self.model
+        model.load_weights(tensors_in(map_bytes(update_info.path), entries))
 
     def finish_weight_update(self) -> None:
         """Repack what was loaded and put it in the place of the old weights."""

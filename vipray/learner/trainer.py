@@ -110,7 +110,8 @@ class Trainer:
             terms = self._forward(row)
             # FSDP averages gradients over the ranks; the loss is a sum over them.
             (terms.loss * self._num_ranks).backward()
-            totals.add(terms)
+            if row.weights.any():  # rows that only keep the ranks in step do not count
+                totals.add(terms)
         if not batch.groups:  # nothing to learn from, but the engine is still checked against the learner
             with torch.no_grad():
                 for row in self._my_rows(batch.silent_groups[:1]):
@@ -119,7 +120,7 @@ class Trainer:
         return {
             **totals.reduce(self._device),
             "learner/grad_norm": grad_norm,
-            "learner/learning_rate": self._schedule.get_last_lr()[0],
+            "learner/learning_rate": float(self._schedule.get_last_lr()[0]),
             "learner/skipped_step": float(not stepped),
             "groups/without_signal": float(len(batch.silent_groups)),
             "rollouts/unscored": float(batch.num_unscored),
@@ -146,9 +147,10 @@ class Trainer:
             dist.destroy_process_group()
 
     def _build_model(self) -> Any:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             self._options.model_folder, dtype=torch.float32, attn_implementation="sdpa"
-        ).to(self._device)
+        )
+        model.to(self._device)
         model.config.use_cache = False
         model.train()
         mesh = init_device_mesh(self._device.type, (self._num_ranks,))

@@ -1,0 +1,22 @@
+"""The worked examples in docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = [
+    "vipray.advantages",
+    "vipray.allocation.exact",
+    "vipray.allocation.uniform",
+    "vipray.dispatch.router",
+    "vipray.verifiers.reasoning_gym",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_worked_examples(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0 and result.failed == 0
