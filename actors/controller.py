@@ -26,7 +26,7 @@ from actors.rollouts import RolloutBatch, RolloutMaker
 from actors.waiting import wait_for
 from vipray.config import EvaluationConfig, GeneratorConfig, LearnerConfig, VerifierConfig, WeightsConfig
 from vipray.data.sampler import PromptSampler
-from vipray.errors import GeneratorsExhaustedError, WeightSyncError
+from vipray.errors import GeneratorsExhaustedError, WeightSyncError, summary_line
 from vipray.records import RolloutId, Span
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics
 
@@ -181,7 +181,7 @@ class Controller:
             try:
                 await load
             except RayError as error:
-                _log.warning("generator %s is lost at version %d: %s", generator_id, version, error)
+                _log.warning("generator %s is lost at version %d: %s", generator_id, version, summary_line(error))
                 del self._rollouts.generators[generator_id]
         if not self._rollouts.generators:
             raise GeneratorsExhaustedError(f"no generator took version {version}")

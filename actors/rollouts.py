@@ -22,7 +22,7 @@ from ray.exceptions import RayError
 from actors.waiting import wait_for
 from vipray.dispatch.ledger import Ledger
 from vipray.dispatch.router import spread
-from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError
+from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, summary_line
 from vipray.records import RolloutId, Verdict
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class RolloutMaker:
             done[verdict.rollout_id] = (scored, verdict)
 
     def _lose(self, generator_id: str, error: Exception) -> None:
-        _log.warning("generator %s is lost: %s", generator_id, str(error).strip().splitlines()[0])
+        _log.warning("generator %s is lost: %s", generator_id, summary_line(error))
         self.generators.pop(generator_id, None)
 
 

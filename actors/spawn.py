@@ -25,7 +25,7 @@ from actors.verifier import VerifierActor
 from actors.waiting import wait_for
 from vipray.config import Config, PredictorConfig, TaskConfig
 from vipray.data.prompts import PromptSet
-from vipray.errors import ActorStartError, WaitTimeoutError
+from vipray.errors import ActorStartError, WaitTimeoutError, summary_line
 from vipray.inference.protocol import Engine
 from vipray.predictors.protocol import Predictor
 from vipray.verifiers.protocol import Verifier
@@ -109,7 +109,7 @@ async def spawn(config: Config, prompts: PromptSet, run_dir: Path, on_stage: Cal
         return await _spawn(config, prompts, run_dir, on_stage, started)
     except (RayError, WaitTimeoutError) as error:
         await end(started)
-        raise ActorStartError(f"{_first_line(error)}; {_resources()}; worker logs: {_log_dir()}") from error
+        raise ActorStartError(f"{summary_line(error)}; {_resources()}") from error
     except asyncio.CancelledError:
         await end(started)
         raise
@@ -202,24 +202,12 @@ async def end(handles: list[Any]) -> None:
     )
     for result in results:
         if isinstance(result, BaseException):
-            _log.info("an actor did not shut down in order: %s", _first_line(result))
+            _log.info("an actor did not shut down in order: %s", summary_line(result))
     for handle in handles:
         ray.kill(handle)
-
-
-def _first_line(error: BaseException) -> str:
-    """The line that says most: the last of a remote traceback, else the first."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return lines[-1] if "Traceback" in str(error) or "ray::" in lines[0] else lines[0]
 
 
 def _resources() -> str:
     free = {"CPU": 0.0, "GPU": 0.0} | ray.available_resources()
     total = ray.cluster_resources()
     return ", ".join(f"{name} {free[name]:g} of {total[name]:g} free" for name in ("CPU", "GPU") if name in total)
-
-
-def _log_dir() -> str:
-    return str(Path(ray._private.worker._global_node.get_logs_dir_path()) if ray._private.worker._global_node else "")

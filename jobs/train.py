@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from jobs.progress import TrainingObserver
 from vipray.config import Config, load_config, to_yaml
 from vipray.data.prompts import PromptSet, build_prompt_set
 from vipray.data.tasks import read_tasks
-from vipray.errors import ConfigError
+from vipray.errors import ConfigError, VipRayError, summary_line
 from vipray.learner.model_folder import check_model_source, ensure_model_folder, max_positions
 from vipray.report import load_run, summary_table, write_report
 from vipray.run_log import RunLog, check_output_dir
@@ -103,6 +104,10 @@ def _train(config: Config, prompts: PromptSet, console: Console) -> int:
     observer = TrainingObserver(log, console, config.run.steps)
     try:
         status = asyncio.run(_run(config, prompts, observer))
+    except (VipRayError, ray.exceptions.RayError) as error:
+        details = log.folder / "error.txt"
+        details.write_text(traceback.format_exc())
+        raise VipRayError(f"{summary_line(error)}; the whole traceback is in {details}") from error
     finally:
         ray.shutdown()
         if observer.num_steps_done:

@@ -12,6 +12,7 @@ MODULES = [
     "vipray.allocation.exact",
     "vipray.allocation.uniform",
     "vipray.dispatch.router",
+    "vipray.errors",
     "vipray.verifiers.reasoning_gym",
 ]
 

@@ -32,3 +32,16 @@ class BatchContractError(VipRayError):
 
 class WeightSyncError(VipRayError):
     """An engine did not confirm the weights that it was given."""
+
+
+def summary_line(error: BaseException) -> str:
+    r"""The line of an error that says most: the last one of a remote traceback, else the first.
+
+    >>> summary_line(ValueError("Traceback (most recent call last):\n  ...\nKeyError: 'x'"))
+    "KeyError: 'x'"
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    is_traceback = any("Traceback" in line or line.startswith("ray::") for line in lines)
+    return lines[-1] if is_traceback else lines[0]

@@ -107,6 +107,16 @@ def test_the_job_runs_by_ray_job_submit_and_passes_its_exit_code_through(tmp_pat
         assert "unknown config key run.stepz" in client.get_job_logs(bad)
 
 
+def test_an_actor_that_cannot_start_ends_the_run_with_one_line(tmp_path, tiny_model):
+    (tmp_path / "encoder").mkdir()
+    args = overrides(tiny_model, tmp_path, predictor__embedding_model=tmp_path / "encoder")
+    result = run_train(str(DEMO), *args)
+    assert result.returncode == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("vipray: error:")]
+    assert "encoder" in line and "CPU" in line and "error.txt" in line
+    assert "Traceback" in (tmp_path / "demo" / "error.txt").read_text()
+
+
 def wait_for_end(client, job_id, timeout_s=300):
     deadline = time.monotonic() + timeout_s
     while not client.get_job_status(job_id).is_terminal():
