@@ -22,11 +22,11 @@ from typing import Any, Protocol
 from ray.exceptions import RayError
 
 from actors.handles import Actors
-from actors.rollouts import RolloutBatch, RolloutMaker
+from actors.rollouts import GeneratorPool, RolloutBatch, RolloutMaker
 from actors.waiting import wait_for
 from vipray.config import EvaluationConfig, GeneratorConfig, LearnerConfig, VerifierConfig, WeightsConfig
 from vipray.data.sampler import PromptSampler
-from vipray.errors import GeneratorsExhaustedError, WeightSyncError, summary_line
+from vipray.errors import WaitTimeoutError, WeightSyncError
 from vipray.records import RolloutId, Span
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics
 
@@ -78,6 +78,7 @@ class Controller:
         task_of: task label by prompt id, of every prompt.
         options: settings.
         observer: is told of stages, steps and evaluations.
+        discard: ends the actor of a lost generator at once.
         clock: wall-clock seconds, comparable with the spans of actors.
     """
 
@@ -88,6 +89,7 @@ class Controller:
         task_of: Mapping[str, str],
         options: ControllerOptions,
         observer: RunObserver,
+        discard: Callable[[Any], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._actors = actors
@@ -96,8 +98,9 @@ class Controller:
         self._options = options
         self._observer = observer
         self._clock = clock
+        self._pool = GeneratorPool(actors.generators, discard)
         self._rollouts = RolloutMaker(
-            actors.generators,
+            self._pool,
             actors.verifiers,
             rollout_timeout_s=options.generators.rollout_timeout_s,
             verdict_timeout_s=options.verifiers.timeout_s,
@@ -114,7 +117,7 @@ class Controller:
         for step in range(self._options.steps):
             planning = await self._planned(plan, cover)
             batch, generation_s = await self._timed(self._rollouts.make(planning.allocation.rollout_ids()))
-            self._write("rollouts", step, batch)
+            await self._write("rollouts", step, batch)
             prompt_ids = planning.allocation.prompt_ids
             successes, trials = count_evidence(prompt_ids, batch.verdicts)
             dispatched = self._clock()
@@ -140,7 +143,7 @@ class Controller:
                 **reward_metrics(batch.verdicts, self._task_of),
                 **batch.metrics,
                 **training,
-                "generators/count": len(self._rollouts.generators),
+                "generators/count": len(self._pool.handles),
             }
             self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
             started = ended
@@ -167,24 +170,24 @@ class Controller:
         """Hand a policy version to every generator; each of them confirms it before it serves again.
 
         The chunks are return values of the learner's method, so that the driver owns them and they outlive a rank.
+        A learner that fails is found out before a generator is asked for anything.
         """
         first, *others = self._actors.learners
         num_returns = 1 + self._actors.num_chunks
         manifest, *chunks = first.publish.options(num_returns=num_returns).remote(version)
-        for rank in others:
-            rank.publish.remote(version)
-        loads = {
-            generator_id: asyncio.ensure_future(self._load(generator_id, generator, version, manifest, chunks))
-            for generator_id, generator in self._rollouts.generators.items()
-        }
-        for generator_id, load in loads.items():
-            try:
-                await load
-            except RayError as error:
-                _log.warning("generator %s is lost at version %d: %s", generator_id, version, summary_line(error))
-                del self._rollouts.generators[generator_id]
-        if not self._rollouts.generators:
-            raise GeneratorsExhaustedError(f"no generator took version {version}")
+        gathered = [manifest, *(rank.publish.remote(version) for rank in others)]
+        await wait_for(_all(gathered), self._options.weights.timeout_s, f"the learner to publish version {version}")
+        generators = dict(self._pool.handles)
+        results = await asyncio.gather(
+            *(self._load(name, generator, version, manifest, chunks) for name, generator in generators.items()),
+            return_exceptions=True,
+        )
+        for generator_id, result in zip(generators, results, strict=True):
+            if isinstance(result, RayError | WaitTimeoutError):
+                self._pool.lose(generator_id, result)
+            elif isinstance(result, BaseException):
+                raise result
+        self._pool.require(f"none took version {version}")
 
     async def _load(self, generator_id: str, generator: Any, version: int, manifest: Any, chunks: list[Any]) -> None:
         what = f"generator {generator_id} to take version {version}"
@@ -202,7 +205,7 @@ class Controller:
         prompt_ids = list(self._task_of)
         self._observer.on_stage(f"evaluating {len(prompt_ids)} prompts with {n} rollouts each after {step} steps")
         batch = await self._rollouts.make([RolloutId(step, prompt_id, k) for prompt_id in prompt_ids for k in range(n)])
-        self._write("evaluation", step, batch)
+        await self._write("evaluation", step, batch)
         successes, trials = count_evidence(prompt_ids, batch.verdicts)
         self._observer.on_evaluation(
             [
@@ -211,11 +214,13 @@ class Controller:
             ]
         )
 
-    def _write(self, kind: str, step: int, batch: RolloutBatch) -> None:
+    async def _write(self, kind: str, step: int, batch: RolloutBatch) -> None:
+        """Have a batch written, once the one before it is on disk: an error of the writer is not passed over."""
+        await self._written()
         self._writing = self._actors.writer.write.remote(kind, step, *batch.references)
 
     async def _written(self) -> None:
-        """Wait for the writer, which works in order, to put the last batch on disk."""
+        """Wait for the last batch to be on disk."""
         if self._writing is not None:
             await wait_for(self._writing, _WRITING_TIMEOUT_S, "the rollouts to be written")
 

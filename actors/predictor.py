@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from vipray.arrays import IntArray
+from vipray.data.prompts import PromptSet
 from vipray.predictors.protocol import Predictor
 from vipray.records import Prediction, Span
 
@@ -13,8 +16,10 @@ from vipray.records import Prediction, Span
 class PredictorActor:
     """Holds one predictor; calls are carried out in the order in which they were made."""
 
-    def __init__(self, build: Callable[[], Predictor], clock: Callable[[], float] = time.time) -> None:
-        self._predictor = build()
+    def __init__(
+        self, build: Callable[[PromptSet], Predictor], prompts: pa.Table, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._predictor = build(PromptSet(prompts))
         self._clock = clock
 
     def ready(self) -> dict[str, float]:

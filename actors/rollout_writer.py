@@ -19,6 +19,9 @@ class RolloutWriter:
     def ready(self) -> None:
         """Return once the actor is up."""
 
+    def shutdown(self) -> None:
+        """Return once everything that was to be written is: calls are carried out in order."""
+
     def write(self, kind: str, step: int, *rollouts: pa.RecordBatch) -> int:
         """Write `<kind>/step=<step>/part-0.parquet`, whole or not at all; return the number of rollouts."""
         table = pa.Table.from_batches(list(rollouts), schema=ROLLOUT_SCHEMA)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -85,10 +84,10 @@ def build_trainer(config: Config, rendezvous: Rendezvous) -> Trainer:
     return Trainer(config.learner, options, rendezvous)
 
 
-def _build_predictor(config: PredictorConfig, prompts: pa.Table) -> Predictor:
+def _build_predictor(config: PredictorConfig, prompts: PromptSet) -> Predictor:
     from vipray.predictors.build import build_predictor
 
-    return build_predictor(config, PromptSet(prompts))
+    return build_predictor(config, prompts)
 
 
 def _build_verifier(tasks: dict[str, TaskConfig]) -> Verifier:
@@ -105,14 +104,17 @@ async def spawn(config: Config, prompts: PromptSet, run_dir: Path, on_stage: Cal
             was started is ended.
     """
     started: list[Any] = []
+    is_ready = False
     try:
-        return await _spawn(config, prompts, run_dir, on_stage, started)
+        actors = await _spawn(config, prompts, run_dir, on_stage, started)
+        is_ready = True
+        return actors
     except (RayError, WaitTimeoutError) as error:
-        await end(started)
         raise ActorStartError(f"{summary_line(error)}; {_resources()}") from error
-    except asyncio.CancelledError:
-        await end(started)
-        raise
+    finally:
+        if not is_ready:
+            for handle in started:  # an engine that is starting hears nothing: no use in asking
+                discard(handle)
 
 
 async def _spawn(
@@ -128,7 +130,8 @@ async def _spawn(
     timeout_s = config.ray.actor_start_timeout_s
     predictor = start(
         PredictorActor,
-        functools.partial(_build_predictor, config.predictor, prompts.table),
+        functools.partial(_build_predictor, config.predictor),
+        table,
         num_cpus=config.predictor.num_cpus,
         num_gpus=config.predictor.num_gpus,
     )
@@ -193,6 +196,11 @@ def _engine_environment(config: Config) -> dict[str, str]:
     return environment
 
 
+def discard(handle: Any) -> None:
+    """End an actor at once; the processes of its engine notice and follow."""
+    ray.kill(handle)
+
+
 async def end(handles: list[Any]) -> None:
     """Ask actors to end in order, then kill them; engines end their own processes when they are asked."""
     asked = [handle.shutdown.remote() for handle in handles if hasattr(handle, "shutdown")]
@@ -204,7 +212,7 @@ async def end(handles: list[Any]) -> None:
         if isinstance(result, BaseException):
             _log.info("an actor did not shut down in order: %s", summary_line(result))
     for handle in handles:
-        ray.kill(handle)
+        discard(handle)
 
 
 def _resources() -> str:

@@ -10,15 +10,21 @@ from vipray.errors import WaitTimeoutError
 
 
 async def wait_for(awaitable: Awaitable[Any], timeout_s: float, what: str) -> Any:
-    """Await a reference for at most `timeout_s` seconds.
+    """Await a reference for at most `timeout_s` seconds. Its own errors come through as they are.
+
+    `asyncio.wait_for` cannot be used: an actor's own TimeoutError would look like a deadline that has passed.
 
     Raises:
         WaitTimeoutError: the deadline passed.
     """
+    task = asyncio.ensure_future(_await(awaitable))
     try:
-        return await asyncio.wait_for(_await(awaitable), timeout_s)
-    except TimeoutError:
-        raise WaitTimeoutError(f"waited {timeout_s:.0f} s for {what} without an answer") from None
+        await asyncio.wait([task], timeout=timeout_s)
+        if task.done():
+            return task.result()
+    finally:
+        task.cancel()
+    raise WaitTimeoutError(f"waited {timeout_s:g} s for {what} without an answer")
 
 
 async def _await(awaitable: Awaitable[Any]) -> Any:

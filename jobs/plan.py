@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from vipray.config import Config
+from vipray.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,17 @@ def requested_cpus(config: Config) -> float:
 
 
 def embedded_cpus(config: Config) -> float:
-    """CPUs of the embedded Ray: the setting, else the machine's, and never fewer than the actors ask for."""
-    if config.ray.num_cpus is not None:
-        return config.ray.num_cpus
-    return max(float(os.cpu_count() or 1), math.ceil(requested_cpus(config)))
+    """CPUs of the embedded Ray: the setting, else the machine's or as many as the actors ask for.
+
+    Raises:
+        ConfigError: the setting is less than the actors ask for; they would wait for ever.
+    """
+    needed = requested_cpus(config)
+    if config.ray.num_cpus is None:
+        return max(float(os.cpu_count() or 1), math.ceil(needed))
+    if config.ray.num_cpus < needed:
+        raise ConfigError(f"ray.num_cpus={config.ray.num_cpus:g} is less than the {needed:g} that the actors ask for")
+    return config.ray.num_cpus
 
 
 def plan_table(config: Config, num_prompts: int) -> Table:

@@ -23,7 +23,7 @@ class TrainingObserver:
 
     def on_stage(self, text: str) -> None:
         """Say what begins, and how long after the start of the run."""
-        self._console.print(f"[dim]{time.monotonic() - self._started:6.1f} s  {text}[/dim]")
+        self._console.print(f"{time.monotonic() - self._started:6.1f} s  {text}", style="dim")
 
     def on_step(self, metrics: Mapping[str, float], allocation_rows: list[dict[str, Any]]) -> None:
         """Log a step and print its line."""

@@ -31,6 +31,7 @@ from vipray.report import load_run, summary_table, write_report
 from vipray.run_log import RunLog, check_output_dir
 from vipray.sources import resolve_source
 
+RAY_ADDRESS = "RAY_ADDRESS"  # names the cluster that a submitted job belongs to
 _WORKING_DIR_PACKAGE = "_ray_pkg_"  # part of the path of a job's unpacked working directory
 
 
@@ -47,22 +48,24 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") 
 
 def command(args: argparse.Namespace) -> int:
     """Check the input, then train; return the exit status."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)  # texts of the user are not markup
     config = load_config(args.config, args.overrides)
     check_model_source(config.model.path)
     resolve_source("predictor.embedding_model", config.predictor.embedding_model)
     if args.dry_run:
         _, prompts = build_prompt_set(read_tasks(config.data.tasks), lambda _: (), sys.maxsize)
-        console.print(to_yaml(config), markup=False)
+        console.print(to_yaml(config))
         console.print(plan_table(config, prompts.num_kept))
         return 0
     check_output_dir(config.output_dir)
+    if RAY_ADDRESS not in os.environ:
+        embedded_cpus(config)  # refuses what could never be placed
     return _train(config, _read_prompts(config, console), console)
 
 
 def _read_prompts(config: Config, console: Console) -> PromptSet:
     """Read and tokenise the prompts with the policy's own tokenizer and chat template."""
-    console.print(f"[dim]· reading prompts and the tokenizer of {config.model.path}[/dim]")
+    console.print(f"reading prompts and the tokenizer of {config.model.path}", style="dim")
     folder = ensure_model_folder(config.model.path, config.model.cache_dir)
     longest = config.data.max_prompt_tokens + config.sampling.max_tokens
     if longest > max_positions(folder):
@@ -82,7 +85,7 @@ def _read_prompts(config: Config, console: Console) -> PromptSet:
         return list(ids)
 
     prompts, report = build_prompt_set(read_tasks(config.data.tasks), tokenize, config.data.max_prompt_tokens)
-    console.print(f"[dim]· {report}[/dim]")
+    console.print(str(report), style="dim")
     if len(prompts) < config.allocation.prompts_per_batch:
         raise ConfigError(
             f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {len(prompts)} "
@@ -97,14 +100,14 @@ def _train(config: Config, prompts: PromptSet, console: Console) -> int:
             f"warning: output goes to {config.output_dir.absolute()}, which Ray removes with the job's working "
             "directory: set run.output_root to a folder that lasts"
         )
+    log = RunLog(config.output_dir, to_yaml(config), prompts.table)
+    observer = TrainingObserver(log, console, config.run.steps)
     _start_ray(config)
     import ray
 
-    log = RunLog(config.output_dir, to_yaml(config), prompts.table)
-    observer = TrainingObserver(log, console, config.run.steps)
     try:
         status = asyncio.run(_run(config, prompts, observer))
-    except (VipRayError, ray.exceptions.RayError) as error:
+    except (VipRayError, ray.exceptions.RayError, OSError) as error:
         details = log.folder / "error.txt"
         details.write_text(traceback.format_exc())
         raise VipRayError(f"{summary_line(error)}; the whole traceback is in {details}") from error
@@ -120,7 +123,7 @@ def _train(config: Config, prompts: PromptSet, console: Console) -> int:
 
 def _start_ray(config: Config) -> None:
     """Join the cluster that `RAY_ADDRESS` names, as in a submitted job, or start a Ray of this run's own."""
-    address = os.environ.get("RAY_ADDRESS", "local")
+    address = os.environ.get(RAY_ADDRESS, "local")
     settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.WARNING}
     if address == "local":
         os.environ["RAY_AUTH_MODE"] = "disabled"  # a token would have to reach every client of a private Ray
@@ -138,10 +141,10 @@ def _start_ray(config: Config) -> None:
 async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -> int:
     """Spawn, train and end; return 0, or the status of the signal that stopped the run."""
     from actors.controller import Controller, ControllerOptions
-    from actors.spawn import end, spawn
+    from actors.spawn import discard, end, spawn
     from vipray.data.sampler import PromptSampler
 
-    stopped = _cancel_on_signals()
+    signals = _Signals()
     handles: list[Any] = []
     try:
         actors = await spawn(config, prompts, config.output_dir, observer.on_stage)
@@ -155,32 +158,36 @@ async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -
             evaluation=config.evaluation,
         )
         sampler = PromptSampler(prompts.prompt_ids, config.allocation.prompts_per_batch, config.run.seed)
-        await Controller(actors, sampler, prompts.task_of, options, observer).run()
+        await Controller(actors, sampler, prompts.task_of, options, observer, discard).run()
     except asyncio.CancelledError:
-        if not stopped:
+        if not signals.status:
             raise
     finally:
+        signals.is_ending = True
         await end(handles)
-    return stopped[0] if stopped else 0
+    return signals.status
 
 
-def _cancel_on_signals() -> list[int]:
-    """Let SIGINT and SIGTERM cancel the current task; the list then holds the exit status.
+class _Signals:
+    """Lets the first SIGINT or SIGTERM cancel the current task; those that follow do not disturb the clean-up.
 
-    Called after Ray has started, which installs a handler of its own.
+    Made after Ray has started, which installs a handler of its own.
     """
-    stopped: list[int] = []
-    task = asyncio.current_task()
-    assert task is not None
 
-    def stop(status: int) -> None:
-        stopped.append(status)
-        task.cancel()
+    def __init__(self) -> None:
+        self.status = 0  # exit status of the first signal
+        self.is_ending = False
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._stop, EXIT_INTERRUPTED)
+        loop.add_signal_handler(signal.SIGTERM, self._stop, EXIT_TERMINATED)
 
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop, EXIT_INTERRUPTED)
-    loop.add_signal_handler(signal.SIGTERM, stop, EXIT_TERMINATED)
-    return stopped
+    def _stop(self, status: int) -> None:
+        if self.status:
+            return
+        self.status = status
+        if self._task is not None and not self.is_ending:
+            self._task.cancel()
 
 
 if __name__ == "__main__":

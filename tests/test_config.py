@@ -60,6 +60,12 @@ def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
         ("data.tasks.sums.size=0", ["data.tasks.sums.size", "got 0"]),
         ("data.tasks.more.size=3", ["data.tasks.more.dataset has no value"]),
         ("generators.dtype=float16", ["weights.rounding=stochastic", "float16"]),
+        ("run.seed=-1", ["run.seed must be >= 0, got -1"]),
+        ("generators.num_cpus=-0.5", ["generators.num_cpus must be >= 0"]),
+        ("learner.step_timeout_s=0", ["learner.step_timeout_s must be > 0"]),
+        ("learner.beta1=1.5", ["learner.beta1 must lie in [0, 1)"]),
+        ("sampling.temperature=0.001", ["sampling.temperature must be >= 0.01"]),
+        ("ray.object_store_mib=1", ["ray.object_store_mib must be >= 80"]),
         ("steps", ["'steps'", "key=value"]),
     ],
 )

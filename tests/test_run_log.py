@@ -109,10 +109,25 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert pq.read_table(path).to_pydict() == {"x": [1]}
 
 
+def test_files_can_be_read_by_whom_the_umask_lets(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_table(pa.table({"x": [1]}), path)
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"run\.output_root: .*/file/run cannot be written to"):
+        RunLog(tmp_path / "file" / "run", "", pa.table({"x": [1]}))
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path):
     check_output_dir(tmp_path / "new")
     check_output_dir(tmp_path)
-    (tmp_path / "metrics.jsonl").touch()
+    RunLog(tmp_path / "began", "", pa.table({"x": [1]}))
+    check_output_dir(tmp_path / "began")  # it never came to a step
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"already holds a run: set run\.name"):
         check_output_dir(tmp_path)
     with pytest.raises(ConfigError, match="is a file"):

@@ -6,8 +6,7 @@ the types cannot. Components receive their own sub-config and never the root.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from vipray.allocation.estimators import ESTIMATORS
+from vipray.config_validation import problems
 from vipray.errors import ConfigError
 
 
@@ -167,7 +166,7 @@ class RayConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Root of the configuration; only `jobs` see it."""
+    """Root of the configuration; only `jobs` and `actors/spawn.py` see it."""
 
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -218,9 +217,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(_one_line(error)) from None
     if not isinstance(config, Config):
         raise ConfigError(f"{path} does not hold a mapping of settings")
-    problems = list(_problems(config))
-    if problems:
-        raise ConfigError("; ".join(problems))
+    found = list(problems(config))
+    if found:
+        raise ConfigError("; ".join(found))
     return config
 
 
@@ -260,98 +259,3 @@ def _one_line(error: Exception) -> str:
     key = getattr(error, "full_key", None)
     first = str(error).strip().splitlines()[0]
     return f"{key}: {first}" if key and key not in first else first
-
-
-def _problems(config: Config) -> Iterator[str]:
-    """Yield one sentence for each setting that the types allow and the run cannot work with."""
-    yield from _positive(config)
-    yield from _choices(config)
-    yield from _allocation_problems(config.allocation)
-    if not config.data.tasks:
-        yield "data.tasks is empty: name at least one reasoning-gym task"
-    for label, task in config.data.tasks.items():
-        if task.size < 1:
-            yield f"data.tasks.{label}.size must be >= 1, got {task.size}"
-    num_prompts = sum(task.size for task in config.data.tasks.values())
-    if config.data.tasks and num_prompts < config.allocation.prompts_per_batch:
-        yield (
-            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {num_prompts} "
-            "prompts of data.tasks: no prompt may come twice in a batch"
-        )
-    if not 0 < config.predictor.clip < 0.5:
-        yield f"predictor.clip must lie in (0, 0.5), got {config.predictor.clip}"
-    if not 0 < config.predictor.prior_success_prob < 1:
-        yield f"predictor.prior_success_prob must lie in (0, 1), got {config.predictor.prior_success_prob}"
-    if config.weights.rounding == "stochastic" and config.generators.dtype == "float16":
-        yield (
-            "weights.rounding=stochastic works on bfloat16, not on generators.dtype=float16: "
-            "set weights.rounding=nearest or generators.dtype=bfloat16"
-        )
-    if not 0 <= config.learner.clip_low < 1:
-        yield f"learner.clip_low must lie in [0, 1), got {config.learner.clip_low}"
-
-
-def _positive(config: Config) -> Iterator[str]:
-    values: dict[str, float | int | None] = {
-        "run.steps": config.run.steps,
-        "data.max_prompt_tokens": config.data.max_prompt_tokens,
-        "sampling.max_tokens": config.sampling.max_tokens,
-        "sampling.temperature": config.sampling.temperature,
-        "predictor.jitter": config.predictor.jitter,
-        "predictor.bandwidth": config.predictor.bandwidth,
-        "allocation.prompts_per_batch": config.allocation.prompts_per_batch,
-        "generators.count": config.generators.count,
-        "generators.threads": config.generators.threads,
-        "generators.tensor_parallel_size": config.generators.tensor_parallel_size,
-        "generators.max_num_seqs": config.generators.max_num_seqs,
-        "generators.kv_cache_mib": config.generators.kv_cache_mib,
-        "verifiers.count": config.verifiers.count,
-        "learner.ranks": config.learner.ranks,
-        "learner.threads": config.learner.threads,
-        "learner.learning_rate": config.learner.learning_rate,
-        "learner.max_grad_norm": config.learner.max_grad_norm,
-        "learner.clip_high": config.learner.clip_high,
-        "learner.max_row_tokens": config.learner.max_row_tokens,
-        "weights.chunk_mib": config.weights.chunk_mib,
-    }
-    for key, value in values.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            yield f"{key} must be > 0, got {value}"
-    if config.evaluation.rollouts_per_prompt < 0:
-        yield f"evaluation.rollouts_per_prompt must be >= 0, got {config.evaluation.rollouts_per_prompt}"
-    if config.learner.warmup_steps < 0:
-        yield f"learner.warmup_steps must be >= 0, got {config.learner.warmup_steps}"
-
-
-def _choices(config: Config) -> Iterator[str]:
-    choices = {
-        "allocation.policy": (config.allocation.policy, ("vip", "uniform")),
-        "allocation.estimator": (config.allocation.estimator, tuple(ESTIMATORS)),
-        "predictor.array_backend": (config.predictor.array_backend, ("auto", "numpy", "cupy")),
-        "generators.dtype": (config.generators.dtype, ("bfloat16", "float16", "float32")),
-        "learner.length_norm": (config.learner.length_norm, ("sequence", "none")),
-        "weights.rounding": (config.weights.rounding, ("stochastic", "nearest")),
-    }
-    for key, (value, allowed) in choices.items():
-        if value not in allowed:
-            yield f"{key} must be one of {', '.join(allowed)}, got {value!r}"
-
-
-def _allocation_problems(allocation: AllocationConfig) -> Iterator[str]:
-    estimator = ESTIMATORS.get(allocation.estimator)
-    if estimator is None:
-        return
-    if allocation.lower < estimator.min_lower:
-        yield (
-            f"allocation.lower must be >= {estimator.min_lower} for estimator {estimator.name} "
-            f"({estimator.why_min_lower}), got {allocation.lower}"
-        )
-    if allocation.upper < allocation.lower:
-        yield f"allocation.upper={allocation.upper} is below allocation.lower={allocation.lower}"
-    b, c = allocation.prompts_per_batch, allocation.rollout_budget
-    if not b * allocation.lower <= c <= b * allocation.upper:
-        yield (
-            f"allocation.rollout_budget={c} does not fit allocation.prompts_per_batch={b} prompts with "
-            f"allocation.lower={allocation.lower} and allocation.upper={allocation.upper}: "
-            f"it must lie in [{b * allocation.lower}, {b * allocation.upper}]"
-        )

@@ -1,11 +1,10 @@
-"""The files of a run: written as it goes, each of them whole at any moment."""
+"""The files of a run, written as it goes: Parquet files are whole at any moment, metrics grow by a line a step."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,35 +17,46 @@ from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA
 
 
 def check_output_dir(folder: Path) -> None:
-    """Raise `ConfigError` if `folder` holds another run, or is no folder at all."""
+    """Raise `ConfigError` if `folder` holds another run, or is no folder at all.
+
+    What a run that never came to a step has left may be written over.
+    """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"run.output_root/run.name={folder} is a file: set run.name to another name")
-    if folder.is_dir() and any(folder.iterdir()):
+    metrics = folder / "metrics.jsonl"
+    never_began = metrics.is_file() and not metrics.stat().st_size and not (folder / "rollouts").exists()
+    if folder.is_dir() and any(folder.iterdir()) and not never_began:
         raise ConfigError(f"run.name={folder.name}: {folder} already holds a run: set run.name to another or remove it")
 
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a Parquet file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(descriptor)
+    partial = path.with_name(f".{path.name}.partial")
     try:
         pq.write_table(table, partial)
         os.replace(partial, path)
     finally:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 class RunLog:
-    """Writes `config.yaml`, `prompts.parquet`, `metrics.jsonl`, `allocations.parquet` and `evaluation.parquet`."""
+    """Writes `config.yaml`, `prompts.parquet`, `metrics.jsonl`, `allocations.parquet` and `evaluation.parquet`.
+
+    Raises:
+        ConfigError: the folder cannot be written to.
+    """
 
     def __init__(self, folder: Path, config_yaml: str, prompts: pa.Table) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(config_yaml)
-        write_table(prompts, folder / "prompts.parquet")
         self._metrics = folder / "metrics.jsonl"
-        self._metrics.touch()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.yaml").write_text(config_yaml)
+            write_table(prompts, folder / "prompts.parquet")
+            self._metrics.touch()
+        except OSError as error:
+            raise ConfigError(f"run.output_root: {folder} cannot be written to: {error}") from None
         self._rows: dict[str, list[dict[str, Any]]] = {"allocations": [], "evaluation": []}
 
     def add_step(self, metrics: Mapping[str, float], allocation_rows: Iterable[Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 import numpy as np
+from ray.exceptions import RayError
 
 from vipray.records import Allocation, Outcome, Span, TensorEntry, WeightManifest
 from vipray.verifiers.protocol import Score
@@ -63,10 +64,21 @@ async def _item(result: asyncio.Future[Any], index: int) -> Any:
 
 
 async def _stream(method: Any, args: tuple[Any, ...]) -> Any:
-    async for value in method(*await _resolve(args)):
-        reference: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    """As Ray does it, an error takes the place of a value in the stream, which ends with it."""
+    try:
+        async for value in method(*await _resolve(args)):
+            yield _settled(value=value)
+    except RayError as error:
+        yield _settled(error=error)
+
+
+def _settled(value: Any = None, error: Exception | None = None) -> asyncio.Future[Any]:
+    reference: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    if error is None:
         reference.set_result(value)
-        yield reference
+    else:
+        reference.set_exception(error)
+    return reference
 
 
 class FakeLearner:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections import Counter
 
@@ -13,6 +14,7 @@ from actors.generator import GeneratorActor
 from actors.handles import Actors
 from actors.predictor import PredictorActor
 from actors.verifier import VerifierActor
+from actors.waiting import wait_for
 from tests.actors.fakes import EqualityVerifier, FakeLearner, FakeWriter, LocalHandle
 from vipray.config import (
     AllocationConfig,
@@ -83,14 +85,15 @@ def _same(engine):
 class Setup:
     """A whole run on fakes, with real predictor, allocator, generator and verifier classes."""
 
-    def __init__(self, engines=None, *, steps=3, evaluate=0, learner_s=0.02):
+    def __init__(self, engines=None, *, steps=3, evaluate=0, learner_s=0.02, learner=None, writer=None):
         engines = [ScriptedEngine(SCRIPT), ScriptedEngine(SCRIPT)] if engines is None else engines
         x = np.random.default_rng(0).normal(size=(len(PROMPTS), 3))
         gp = PaperGP(PROMPTS.prompt_ids, x, clip=0.05, jitter=1e-3)
-        self.predictor = LocalHandle(PredictorActor(lambda: gp))
-        self.learner = FakeLearner(learner_s)
-        self.writer = FakeWriter()
+        self.predictor = LocalHandle(PredictorActor(lambda _prompts: gp, PROMPTS.table))
+        self.learner = learner or FakeLearner(learner_s)
+        self.writer = writer or FakeWriter()
         self.recorder = Recorder()
+        self.discarded: list[LocalHandle] = []
         actors = Actors(
             predictor=self.predictor,
             allocator=LocalHandle(AllocatorActor(ALLOCATION)),
@@ -112,7 +115,7 @@ class Setup:
             evaluation=EvaluationConfig(rollouts_per_prompt=evaluate),
         )
         sampler = PromptSampler(PROMPTS.prompt_ids, ALLOCATION.prompts_per_batch, seed=0)
-        self.controller = Controller(actors, sampler, PROMPTS.task_of, options, self.recorder)
+        self.controller = Controller(actors, sampler, PROMPTS.task_of, options, self.recorder, self.discarded.append)
 
     async def run(self):
         await self.controller.run()
@@ -182,6 +185,8 @@ async def test_a_lost_generator_costs_only_what_it_had_not_finished():
     reissued = [metrics["rollouts/reissued"] for metrics in setup.recorder.metrics]
     assert reissued[0] == 0 and 1 <= reissued[1] <= 12 and reissued[2] == 0
     assert [metrics["generators/count"] for metrics in setup.recorder.metrics] == [2, 1, 1]
+    (lost,) = setup.discarded
+    assert lost.target._engine is engines[1]  # its engine must not go on taking up the machine
 
 
 async def test_an_engine_error_that_is_left_in_the_stream_loses_the_generator_too(caplog):
@@ -192,13 +197,67 @@ async def test_an_engine_error_that_is_left_in_the_stream_loses_the_generator_to
 
 
 async def test_the_run_ends_when_no_generator_is_left():
-    with pytest.raises(GeneratorsExhaustedError, match=r"of 24 rollouts"):
-        await Setup([DyingEngine(SCRIPT, at=3), DyingEngine(SCRIPT, at=30)], steps=3).run()
+    error = RayTaskError("generate", "Traceback\nValueError: bad prompt", ValueError("bad prompt"))
+    with pytest.raises(GeneratorsExhaustedError, match=r"of 24 rollouts .* bad prompt") as ended:
+        await Setup([DyingEngine(SCRIPT, at=3, error=error), DyingEngine(SCRIPT, at=30, error=error)], steps=3).run()
+    assert ended.value.__cause__ is error
 
 
 async def test_a_generator_that_confirms_another_version_is_not_trusted():
     with pytest.raises(WeightSyncError, match="g0 confirmed version -1 instead of 0"):
         await Setup([LyingEngine(SCRIPT)]).run()
+
+
+class SlowEngine(ScriptedEngine):
+    """Takes weights only after the deadline."""
+
+    async def load_weights(self, manifest, chunks):
+        await asyncio.sleep(30 if manifest.version else 0)
+        return await super().load_weights(manifest, chunks)
+
+
+async def test_a_generator_that_does_not_take_a_version_in_time_is_lost_and_the_run_goes_on():
+    setup = Setup([ScriptedEngine(SCRIPT), SlowEngine(SCRIPT)], steps=2)
+    object.__setattr__(setup.controller._options.weights, "timeout_s", 0.3)
+    await setup.run()
+    assert_batches_are_exact(setup, 2)
+    assert [metrics["generators/count"] for metrics in setup.recorder.metrics] == [1, 1]
+
+
+class FailingLearner(FakeLearner):
+    def publish(self, version):
+        if version:
+            raise RayTaskError("publish", "Traceback\nRuntimeError: out of memory", RuntimeError("out of memory"))
+        return super().publish(version)
+
+
+async def test_a_learner_that_cannot_publish_is_not_blamed_on_the_generators():
+    setup = Setup(learner=FailingLearner())
+    with pytest.raises(RayTaskError, match="out of memory"):
+        await setup.run()
+    assert setup.discarded == []
+
+
+class FailingWriter(FakeWriter):
+    def write(self, kind, step, *rollouts):
+        if step == 0:
+            raise RayTaskError("write", "Traceback\nOSError: no space left", OSError("no space left"))
+        return super().write(kind, step, *rollouts)
+
+
+async def test_rollouts_that_cannot_be_written_end_the_run():
+    with pytest.raises(RayTaskError, match="no space left"):
+        await Setup(writer=FailingWriter()).run()
+
+
+async def test_an_error_of_an_actor_is_not_taken_for_a_deadline():
+    async def fail():
+        raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        await wait_for(fail(), 5.0, "something")
+    with pytest.raises(WaitTimeoutError, match=r"waited 0\.01 s for something"):
+        await wait_for(asyncio.sleep(5), 0.01, "something")
 
 
 async def test_a_scorer_that_breaks_is_an_outcome_and_no_evidence():

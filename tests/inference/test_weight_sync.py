@@ -21,7 +21,7 @@ pytestmark = pytest.mark.vllm
 KINDS = ["embed_tokens", "norm", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROMPT = list(range(40, 60))
 COMPLETION = list(range(60, 90))
-BF16_TOLERANCE = 0.08  # nats, mean over the completion; the noise of bfloat16 activations is about half of it
+BF16_TOLERANCE = 0.05  # nats, mean over the completion; 0.01 to 0.03 was measured
 
 
 async def engine_logprobs(engine):
@@ -82,7 +82,7 @@ async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeyp
             got, expected = await engine_logprobs(engine), learner_logprobs(trainer)
             assert np.abs(got - expected).mean() < BF16_TOLERANCE, kind
             if before is not None:
-                assert np.abs(got - before).mean() > 2 * BF16_TOLERANCE, kind
+                assert np.abs(got - before).mean() > 5 * BF16_TOLERANCE, kind  # 0.55 and more was measured
             before = got
         completion = await engine.generate(RolloutId(0, "p", 0), PROMPT)
         assert completion.policy_version_first == completion.policy_version_last == len(kinds)

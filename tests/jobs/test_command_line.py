@@ -29,6 +29,7 @@ def refuse(capsys, *args):
         ("predictor.embedding_model=/no/encoder", "predictor.embedding_model=/no/encoder does not exist"),
         ("data.max_prompt_tokens=5", "no prompt is within data.max_prompt_tokens=5"),
         ("data.max_prompt_tokens=600", "512 positions"),
+        ("ray.num_cpus=1", "ray.num_cpus=1 is less than the 1.5 that the actors ask for"),
         ("data.tasks.sum_1_digit.dataset=no_set", "data.tasks.sum_1_digit.dataset='no_set'"),
     ],
 )
@@ -44,6 +45,17 @@ def test_a_folder_with_another_run_is_refused_and_kept(capsys, tmp_path, tiny_mo
     (folder / "metrics.jsonl").write_text("precious")
     assert "already holds a run" in refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path))
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("metrics.jsonl", "precious")]
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(capsys, tmp_path, tiny_model):
+    (tmp_path / "file").touch()
+    line = refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path / "file"))
+    assert "run.output_root" in line and "cannot be written to" in line
+
+
+def test_texts_of_the_user_are_printed_as_they_are(capsys):
+    assert main(["train", str(DEMO), "--dry-run", "run.name=x[/exp]"]) == 0
+    assert "name: x[/exp]" in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_configuration_and_plan_and_starts_nothing(tmp_path):

@@ -8,6 +8,7 @@ reaches it; publishing both tensors does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from vipray.errors import WeightSyncError
 from vipray.inference.memory_file import shared_bytes
 from vipray.inference.protocol import Completion
 from vipray.records import RolloutId, WeightManifest
+
+_SHUTDOWN_TIMEOUT_S = 15.0  # in order it takes 5.4 s; vLLM's default of 5 s ends in a kill that leaves shared memory
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class VllmEngine:
         self._llm: Any = None
         self._sampling_params: Any = None
         self._version: int | None = None
+        self._is_confirmed = asyncio.Event()  # cleared while weights are loaded
 
     async def start(self) -> None:
         """Start the engine's processes with placeholder weights; 10 to 40 seconds on a CPU."""
@@ -84,7 +88,9 @@ class VllmEngine:
         """Sample one completion at the confirmed version."""
         if self._version is None:
             raise WeightSyncError(f"rollout {rollout_id} was asked of an engine that has confirmed no weights yet")
-        prompt = {"prompt_token_ids": list(prompt_token_ids)}
+        await self._is_confirmed.wait()
+        # The salt keeps the prefix cache from serving keys of older weights, whatever is in flight.
+        prompt = {"prompt_token_ids": list(prompt_token_ids), "cache_salt": f"version {self._version}"}
         request_id = f"{rollout_id.step}/{rollout_id.prompt_id}/{rollout_id.k}"
         final: Any = None
         async for output in self._llm.generate(prompt, self._sampling_params, request_id=request_id):
@@ -94,11 +100,16 @@ class VllmEngine:
     async def load_weights(self, manifest: WeightManifest, chunks: Sequence[ByteArray]) -> int:
         """Load `manifest.version` chunk by chunk while requests in flight are held, and confirm it.
 
+        Requests that come in meanwhile wait. After an error the engine serves nothing until a version is loaded.
+
         Raises:
-            WeightSyncError: the engine reports another version than the one it was given.
+            WeightSyncError: the chunks are not the manifest's, or the engine reports another version.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
+        if tuple(len(chunk) for chunk in chunks) != manifest.chunk_nbytes:
+            raise WeightSyncError(f"version {manifest.version} came with chunks that are not those of its manifest")
+        self._is_confirmed.clear()
         await self._llm.pause_generation(mode="keep", clear_cache=False)
         await self._llm.start_weight_update()
         for index, chunk in enumerate(chunks):
@@ -106,18 +117,19 @@ class VllmEngine:
             with shared_bytes(chunk) as path:
                 await self._llm.update_weights(WeightTransferUpdateRequest({"path": path, "tensors": tensors}))
         await self._llm.finish_weight_update(weight_version=str(manifest.version))
-        await self._llm.reset_prefix_cache()
-        await self._llm.resume_generation()
         confirmed = int(await self._llm.get_weight_version())
         if confirmed != manifest.version:
             raise WeightSyncError(f"the engine was given version {manifest.version} and reports version {confirmed}")
+        await self._llm.reset_prefix_cache()  # frees memory; that nothing old is served is the salt's doing
+        await self._llm.resume_generation()
         self._version = confirmed
+        self._is_confirmed.set()
         return confirmed
 
     async def shutdown(self) -> None:
         """End the engine core and its workers."""
         if self._llm is not None:
-            self._llm.shutdown()
+            await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_TIMEOUT_S)
             self._llm = None
 
 

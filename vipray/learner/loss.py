@@ -16,6 +16,8 @@ import torch
 
 from vipray.learner.packing import PackedRow
 
+_MAX_LOG_RATIO = 20.0
+
 
 @dataclass(frozen=True)
 class LossTerms:
@@ -37,7 +39,8 @@ def token_logprobs(logits: torch.Tensor, targets: torch.Tensor, temperature: flo
 def clipped_policy_loss(logprobs: torch.Tensor, row: PackedRow, *, clip_low: float, clip_high: float) -> LossTerms:
     """The loss of one row from the [M] log-probabilities of its completion tokens under the current policy."""
     difference = logprobs - row.old_logprobs
-    ratio = torch.exp(difference)
+    # Far beyond the clip; without the bound one overflow to infinity would make the whole gradient NaN.
+    ratio = torch.exp(difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
     clipped = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
     objective = torch.minimum(ratio * row.advantages, clipped * row.advantages)
     loss = -(row.weights * objective).sum()

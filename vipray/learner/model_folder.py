@@ -73,5 +73,16 @@ def _unpack_gguf(gguf: Path, folder: Path) -> None:
 
 
 def max_positions(folder: Path) -> int:
-    """The longest sequence that the model was made for, in tokens."""
-    return int(json.loads((folder / "config.json").read_text())["max_position_embeddings"])
+    """The longest sequence that the model was made for, in tokens.
+
+    Raises:
+        ConfigError: its `config.json` does not say.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    for values in (config, config.get("text_config", {})):
+        for key in ("max_position_embeddings", "n_positions"):
+            if key in values:
+                return int(values[key])
+    raise ConfigError(
+        f"model.path={folder}: config.json has no max_position_embeddings; only such models are known here"
+    )

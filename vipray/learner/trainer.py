@@ -5,6 +5,7 @@ Every method that computes is a collective: all ranks call it, with the same arg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -101,6 +102,9 @@ class Trainer:
     def train(self, rollouts: Sequence[pa.RecordBatch], allocation: Allocation) -> dict[str, float]:
         """Take one optimiser step on a verified batch and return metrics, the same on every rank.
 
+        Engine and learner are compared (`engine/logprob_difference`) on the groups that are trained on, and on one
+        group without a signal where there is no other. A batch without any signal changes nothing.
+
         Raises:
             BatchContractError: the batch is not exactly the allocation's.
         """
@@ -116,12 +120,14 @@ class Trainer:
             with torch.no_grad():
                 for row in self._my_rows(batch.silent_groups[:1]):
                     totals.add(self._forward(row))
+        learning_rate = float(self._schedule.get_last_lr()[0])
         stepped, grad_norm = self._optimizer_step() if batch.groups else (False, 0.0)
         return {
             **totals.reduce(self._device),
             "learner/grad_norm": grad_norm,
-            "learner/learning_rate": float(self._schedule.get_last_lr()[0]),
+            "learner/learning_rate": learning_rate,
             "learner/skipped_step": float(not stepped),
+            "learner/nonfinite_gradient": float(not math.isfinite(grad_norm)),
             "groups/without_signal": float(len(batch.silent_groups)),
             "rollouts/unscored": float(batch.num_unscored),
         }
@@ -198,7 +204,7 @@ class Trainer:
         """Clip and step. A gradient that is not finite is thrown away. Returns whether it stepped, and the norm."""
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_grad_norm)
         grad_norm = float(_full(norm))
-        finite = bool(torch.isfinite(torch.tensor(grad_norm)))
+        finite = math.isfinite(grad_norm)
         if finite:
             self._optimizer.step()
             self._schedule.step()
