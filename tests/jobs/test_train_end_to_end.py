@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from contextlib import contextmanager
 
 import psutil
 import pyarrow.parquet as pq
@@ -78,7 +79,8 @@ def test_a_run_with_two_learner_ranks_and_two_generators(tmp_path):
     folder = tmp_path / "demo"
     assert_run_is_exact(folder, steps=2, budget=24, lower=3, upper=12)
     assert all(line["engine/logprob_difference/mean"] < 0.05 for line in read_metrics(folder))
-    rows = pq.read_table(folder / "rollouts").to_pylist()
+    rows = pq.read_table(folder / "rollouts", partitioning=None).to_pylist()  # the rows carry their step themselves
+    assert Counter(row["step"] for row in rows) == {0: 24, 1: 24}
     assert {row["generator_id"] for row in rows} == {"generator-0", "generator-1"}
     prompts = pq.read_table(folder / "prompts.parquet")
     evaluation = pq.read_table(folder / "evaluation.parquet").to_pylist()
@@ -93,13 +95,15 @@ def test_the_job_runs_by_ray_job_submit_and_passes_its_exit_code_through(tmp_pat
         client = JobSubmissionClient(address)
 
         def submit(*args):
-            command = " ".join(["python -m jobs.train conf/demo.yaml", *args])
+            where = "python -c 'import vipray; print(vipray.__file__)'"
+            command = " ".join([where, "&& python -m jobs.train conf/demo.yaml", *args])
             return client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
 
         good = submit(*overrides(tiny_model, tmp_path, run__steps=1))
         wait_for_end(client, good)
         assert client.get_job_status(good) == JobStatus.SUCCEEDED, client.get_job_logs(good)
         assert client.get_job_info(good).driver_exit_code == 0
+        assert "_ray_pkg_" in client.get_job_logs(good).splitlines()[0]  # the uploaded code ran, not the installed
         assert_run_is_exact(tmp_path / "demo", steps=1, budget=24, lower=3, upper=12)
         bad = submit("run.stepz=1")
         wait_for_end(client, bad)
@@ -124,31 +128,56 @@ def wait_for_end(client, job_id, timeout_s=300):
         time.sleep(0.5)
 
 
-def test_ctrl_c_ends_every_process_and_leaves_complete_files(tmp_path, tiny_model):
+@contextmanager
+def running_job(tmp_path, tiny_model):
+    """Start a job that would go on for hours, in a session of its own; end whatever is left of it afterwards."""
     args = overrides(tiny_model, tmp_path, run__steps=5000)
-    log = (tmp_path / "log").open("w")
-    job = subprocess.Popen(
-        train_command(str(DEMO), *args), cwd=ROOT, env=environment(), stdout=log, stderr=log, start_new_session=True
-    )
-    processes: list[psutil.Process] = []
-    try:
-        deadline = time.monotonic() + 240
-        metrics = tmp_path / "demo" / "metrics.jsonl"
-        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+    with (tmp_path / "log").open("w") as log:
+        job = subprocess.Popen(
+            train_command(str(DEMO), *args), cwd=ROOT, env=environment(), stdout=log, stderr=log, start_new_session=True
+        )
+    seen: dict[int, psutil.Process] = {}
+
+    def wait_until(condition, timeout_s=240):
+        deadline = time.monotonic() + timeout_s
+        while not condition():
             assert job.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+            seen.update({process.pid: process for process in process_tree(job.pid)})
             time.sleep(0.2)
-        processes = process_tree(job.pid)
-        assert any("VLLM" in " ".join(process.cmdline()) for process in processes)
-        os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
-        assert job.wait(60) == 130, (tmp_path / "log").read_text()
-        assert still_running(processes, wait_s=15) == []
+        seen.update({process.pid: process for process in process_tree(job.pid)})
+
+    try:
+        yield job, wait_until, seen
     finally:
-        stop(processes or process_tree(job.pid))
+        stop([*process_tree(job.pid), *seen.values()])
+
+
+def names(processes):
+    return [" ".join(process.cmdline()) for process in processes if process.is_running()]
+
+
+def test_sigterm_while_the_engines_start_ends_every_process(tmp_path, tiny_model):
+    with running_job(tmp_path, tiny_model) as (job, wait_until, seen):
+        wait_until(lambda: any("EngineCore" in name for name in names(seen.values())))
+        job.send_signal(signal.SIGTERM)  # as `ray job stop` does
+        assert job.wait(60) == 143, (tmp_path / "log").read_text()
+        assert still_running(list(seen.values()), wait_s=15) == []
+    assert (tmp_path / "demo" / "metrics.jsonl").read_text() == ""
+
+
+def test_ctrl_c_ends_every_process_and_leaves_complete_files(tmp_path, tiny_model):
+    metrics = tmp_path / "demo" / "metrics.jsonl"
+    with running_job(tmp_path, tiny_model) as (job, wait_until, seen):
+        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
+        assert any("EngineCore" in name for name in names(seen.values()))
+        os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+        time.sleep(0.5)
+        job.send_signal(signal.SIGINT)  # an impatient second time
+        assert job.wait(60) == 130, (tmp_path / "log").read_text()
+        assert still_running(list(seen.values()), wait_s=15) == []
     steps = len(read_metrics(tmp_path / "demo"))
     assert steps >= 2
-    allocations = pq.read_table(tmp_path / "demo" / "allocations.parquet").to_pylist()
-    assert {row["step"] for row in allocations} >= set(range(steps))
-    for file in (tmp_path / "demo" / "rollouts").rglob("*.parquet"):
-        assert pq.read_table(file).num_rows == 24
+    assert_run_is_exact(tmp_path / "demo", steps=steps, budget=24, lower=3, upper=12)
+    assert not list((tmp_path / "demo").rglob("*.partial"))
     assert (tmp_path / "demo" / "report.html").read_text().count("<svg") == 4
     assert "stopped by a signal after" in (tmp_path / "log").read_text()

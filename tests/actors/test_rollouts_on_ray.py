@@ -1,0 +1,86 @@
+"""Rollouts on real Ray actors with scripted engines: what a killed process costs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+from collections import Counter
+
+import pytest
+import ray
+
+from actors.generator import GeneratorActor
+from actors.rollouts import GeneratorPool, RolloutMaker
+from actors.verifier import VerifierActor
+from tests.actors.fakes import EqualityVerifier, FakeLearner
+from tests.actors.test_controller import PROMPTS
+from vipray.errors import GeneratorsExhaustedError
+from vipray.inference.scripted_engine import Script, ScriptedEngine
+from vipray.records import RolloutId
+
+pytestmark = pytest.mark.ray
+
+IDS = [RolloutId(0, prompt_id, k) for prompt_id in PROMPTS.prompt_ids[:4] for k in range(8)]
+SCRIPT = Script(
+    success_prob=dict.fromkeys(PROMPTS.prompt_ids, 0.5),
+    answer={prompt_id: PROMPTS.prompt(prompt_id).answer for prompt_id in PROMPTS.prompt_ids},
+    latency_s=lambda rollout_id: 0.2 * rollout_id.k,
+)
+
+
+@pytest.fixture(scope="module")
+def local_ray():
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+async def pool(local_ray):
+    generator, chunk = ray.remote(GeneratorActor), FakeLearner().publish(0)
+    handles = {
+        name: generator.options(num_cpus=0, max_concurrency=100).remote(
+            name, functools.partial(ScriptedEngine, SCRIPT), PROMPTS.table
+        )
+        for name in ("g0", "g1")
+    }
+    for handle in handles.values():
+        assert await handle.load_weights.remote(*chunk) == 0
+    yield GeneratorPool(handles, ray.kill)
+    for handle in handles.values():
+        ray.kill(handle)
+
+
+def make(pool):
+    verifiers = [ray.remote(VerifierActor).options(num_cpus=0).remote(EqualityVerifier, PROMPTS.table)]
+    return RolloutMaker(pool, verifiers, rollout_timeout_s=20, verdict_timeout_s=20).make(IDS)
+
+
+async def kill(handle):
+    pid = await handle.__ray_call__.remote(lambda _self: os.getpid())
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_killed_generator_costs_only_what_it_had_not_finished(pool):
+    making = asyncio.create_task(make(pool))
+    await asyncio.sleep(0.8)
+    await kill(pool.handles["g0"])
+    batch = await making
+    assert [verdict.rollout_id for verdict in batch.verdicts] == IDS
+    rows = [row for reference in batch.references for row in (await reference).to_pylist()]
+    assert [RolloutId(row["step"], row["prompt_id"], row["k"]) for row in rows] == IDS
+    made = Counter(row["generator_id"] for row in rows)
+    assert 0 < made["g0"] < 16 < made["g1"]  # what g0 had finished is kept
+    assert batch.metrics["rollouts/reissued"] == 16 - made["g0"]
+    assert list(pool.handles) == ["g1"]
+
+
+async def test_the_last_generators_death_is_named(pool):
+    making = asyncio.create_task(make(pool))
+    await asyncio.sleep(0.5)
+    await asyncio.gather(*(kill(handle) for handle in list(pool.handles.values())))
+    with pytest.raises(GeneratorsExhaustedError, match=r"of 32 rollouts are still to be made; the last one: .*died"):
+        await making
