@@ -167,7 +167,10 @@ async def _spawn(
         )
         for index in range(config.generators.count)
     }
-    on_stage(f"starting {config.generators.count} generators (vLLM), {config.learner.ranks} learner ranks, the rest")
+    on_stage(
+        f"starting vLLM in {config.generators.count} generators, FSDP2 in {config.learner.ranks} learner ranks, "
+        f"{config.verifiers.count} verifiers, predictor and allocator"
+    )
     num_chunks, *_ = await asyncio.gather(
         _set_up_learners(learners, timeout_s),
         wait_for(predictor.ready.remote(), timeout_s, "the predictor to be ready"),

@@ -66,6 +66,7 @@ def command(args: argparse.Namespace) -> int:
 def _read_prompts(config: Config, console: Console) -> PromptSet:
     """Read and tokenise the prompts with the policy's own tokenizer and chat template."""
     console.print(f"reading prompts and the tokenizer of {config.model.path}", style="dim")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of loading a model in a second only hide what matters
     folder = ensure_model_folder(config.model.path, config.model.cache_dir)
     longest = config.data.max_prompt_tokens + config.sampling.max_tokens
     if longest > max_positions(folder):

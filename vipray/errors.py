@@ -43,5 +43,5 @@ def summary_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    is_traceback = any("Traceback" in line or line.startswith("ray::") for line in lines)
+    is_traceback = any(line.startswith(("Traceback", 'File "')) for line in lines)
     return lines[-1] if is_traceback else lines[0]

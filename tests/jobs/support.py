@@ -95,7 +95,7 @@ def ray_head() -> Iterator[str]:
     with log_path.open("w") as log:
         head = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
-            env=environment(RAY_AUTH_MODE="disabled"),
+            env=environment(RAY_AUTH_MODE="disabled", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}"),
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -50,6 +50,12 @@ def _row(rollout_id: RolloutId, rng):
     return pa.RecordBatch.from_pylist([row], schema=ROLLOUT_SCHEMA)
 
 
+def without_signal(rollouts, outcome="wrong"):
+    """The same rollouts, none of them rewarded."""
+    rows = [batch.to_pylist()[0] | {"reward": 0.0, "outcome": outcome} for batch in rollouts]
+    return [pa.RecordBatch.from_pylist([row], schema=ROLLOUT_SCHEMA) for row in rows]
+
+
 def options(folder, dtype="float32", rounding="nearest"):
     return TrainerOptions(folder, "rloo", 1.0, dtype, rounding, chunk_nbytes=1 << 16, seed=0)
 
@@ -67,6 +73,8 @@ def _rank(rank, num_ranks, port, folder, results):
     for step in range(_STEPS):
         allocation = make_allocation(step)
         metrics.append(trainer.train(make_rollouts(allocation, seed=step), allocation))
+    for outcome in ("wrong", "error"):
+        metrics.append(trainer.train(without_signal(make_rollouts(make_allocation()), outcome), make_allocation()))
     published = trainer.publish(_STEPS)
     if published is not None:
         manifest, chunks = published
@@ -103,7 +111,7 @@ def test_two_ranks_train_to_the_same_weights_as_one(one_rank, tiny_model, tmp_pa
 
 
 def test_the_metrics_are_those_of_the_batch(one_rank):
-    first, second, third = one_rank[1]
+    first, second, third, silent, unscored = one_rank[1]
     rows = [batch.to_pylist()[0] for batch in make_rollouts(make_allocation())]
     tokens = sum(len(row["completion_token_ids"]) for row in rows)
     assert first["learner/tokens"] == tokens
@@ -112,6 +120,9 @@ def test_the_metrics_are_those_of_the_batch(one_rank):
     assert first["learner/grad_norm"] > 0 and first["learner/skipped_step"] == 0
     assert first["groups/without_signal"] == 0
     assert all(np.isfinite(list(metrics.values())).all() for metrics in (first, second, third))
+    assert (silent["groups/without_signal"], silent["learner/skipped_step"]) == (3, 1)
+    assert silent["learner/tokens"] > 0  # the engine is compared with the learner all the same
+    assert (unscored["rollouts/unscored"], unscored["learner/tokens"], unscored["learner/skipped_step"]) == (15, 0, 1)
 
 
 def test_the_first_step_equals_the_loss_written_out(tiny_model, one_rank):
@@ -142,15 +153,10 @@ def test_a_batch_without_a_signal_changes_no_weight_and_is_counted(tiny_model):
     try:
         _, before = trainer.publish(0) or (None, [])
         allocation = make_allocation()
-        silent = []
-        for batch in make_rollouts(allocation):
-            (row,) = batch.to_pylist()
-            row |= {"reward": 0.0, "outcome": "wrong"}
-            silent.append(pa.RecordBatch.from_pylist([row], schema=ROLLOUT_SCHEMA))
+        silent = without_signal(make_rollouts(allocation))
         metrics = trainer.train(silent, allocation)
         _, after = trainer.publish(1) or (None, [])
     finally:
         trainer.shutdown()
-    assert metrics["groups/without_signal"] == 3 and metrics["learner/skipped_step"] == 1
-    assert metrics["learner/tokens"] > 0  # the engine is compared with the learner all the same
+    assert metrics["groups/without_signal"] == 3
     assert all(np.array_equal(x, y) for x, y in zip(before, after, strict=True))

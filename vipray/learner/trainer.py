@@ -114,12 +114,11 @@ class Trainer:
             terms = self._forward(row)
             # FSDP averages gradients over the ranks; the loss is a sum over them.
             (terms.loss * self._num_ranks).backward()
-            if row.weights.any():  # rows that only keep the ranks in step do not count
-                totals.add(terms)
+            totals.add(row, terms)
         if not batch.groups:  # nothing to learn from, but the engine is still checked against the learner
             with torch.no_grad():
                 for row in self._my_rows(batch.silent_groups[:1]):
-                    totals.add(self._forward(row))
+                    totals.add(row, self._forward(row))
         learning_rate = float(self._schedule.get_last_lr()[0])
         stepped, grad_norm = self._optimizer_step() if batch.groups else (False, 0.0)
         return {
@@ -219,7 +218,9 @@ class _Totals:
         self._sums = torch.zeros(4, dtype=torch.float64)  # loss, tokens, |difference|, clipped
         self._max = 0.0
 
-    def add(self, terms: LossTerms) -> None:
+    def add(self, row: PackedRow, terms: LossTerms) -> None:
+        if not row.weights.any():  # it only keeps the ranks in step
+            return
         counts = [float(terms.loss.detach()), terms.num_tokens, terms.sum_logprob_difference, terms.num_clipped]
         self._sums += torch.tensor(counts, dtype=torch.float64)
         self._max = max(self._max, terms.max_logprob_difference)
