@@ -7,6 +7,7 @@ import functools
 import os
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
 import ray
@@ -40,7 +41,8 @@ def local_ray():
 
 @pytest.fixture
 async def pool(local_ray):
-    generator, chunk = ray.remote(GeneratorActor), FakeLearner().publish(0)
+    generator: Any = ray.remote(GeneratorActor)
+    chunk = FakeLearner().publish(0)
     handles = {
         name: generator.options(num_cpus=0, max_concurrency=100).remote(
             name, functools.partial(ScriptedEngine, SCRIPT), PROMPTS.table

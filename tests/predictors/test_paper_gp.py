@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.predictors.device_arrays import DeviceArray, DeviceNamespace
 from vipray.errors import ConfigError
 from vipray.predictors.array_namespace import array_namespace
 from vipray.predictors.paper_gp import PaperGP
@@ -101,8 +102,20 @@ def test_bad_inputs_are_refused_with_what_is_wrong():
         make().observe(["a"], np.array([3]), np.array([2]))
 
 
+def test_the_same_code_runs_on_arrays_that_live_elsewhere():
+    x = np.random.default_rng(2).normal(size=(6, 3))
+    host, device = make("abcdef", x), make("abcdef", x, xp=DeviceNamespace())
+    for gp in (host, device):
+        gp.observe(["a", "c", "f"], np.array([1, 4, 7]), np.array([8, 8, 8]))
+        gp.observe(["b", "c"], np.array([0, 2]), np.array([0, 8]))
+    assert isinstance(device._mean, DeviceArray)
+    assert device.predict(list("abcdef"))[0] == pytest.approx(host.predict(list("abcdef"))[0])
+    restored = make("abcdef", x, xp=DeviceNamespace())
+    restored.load_state_dict(device.state_dict())
+    assert np.array_equal(restored.predict(["b"])[0], device.predict(["b"])[0])
+
+
 def test_auto_takes_numpy_without_a_gpu_and_cupy_by_name_is_an_error_then():
-    pytest.importorskip("numpy")
     try:
         import cupy  # noqa: F401
     except ImportError:
