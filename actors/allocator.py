@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from vipray.allocation.policies import allocate_by_policy
+from vipray.allocation.objectives import prompt_weights
+from vipray.allocation.policies import POLICIES, allocate_by_policy
 from vipray.config import AllocationConfig
 from vipray.records import Allocation, Prediction, Span
 
@@ -23,15 +22,30 @@ class AllocatorActor:
         """Return once the actor is up."""
 
     def allocate(self, step: int, prediction: Prediction) -> Allocation:
-        """Split the step's budget over the predicted prompts."""
+        """Split the step's budget over the predicted prompts, and say how each other policy would have done so."""
         start = self._clock()
-        n = allocate_by_policy(self._config, prediction.success_prob, prediction.gradient_variance)
+        config = self._config
+        weight = prompt_weights(config.objective, prediction.success_prob, config.pass_k)
+        counts = {
+            policy: allocate_by_policy(
+                policy,
+                prediction.success_prob,
+                config.rollout_budget,
+                lower=config.lower,
+                upper=config.upper,
+                estimator=config.estimator,
+                gradient_variance=prediction.gradient_variance,
+                prompt_weight=weight,
+            )
+            for policy in POLICIES
+        }
         return Allocation(
             step=step,
             prompt_ids=prediction.prompt_ids,
-            n=n,
-            prompt_weight=np.ones(len(n)),
+            n=counts.pop(config.policy),
+            prompt_weight=weight,
             success_prob=prediction.success_prob,
             gradient_variance=prediction.gradient_variance,
             span=Span(start, self._clock()),
+            shadow=counts,
         )

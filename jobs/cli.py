@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from jobs import train
+from jobs import backtest, train
 from vipray import __version__
 
 COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "train": (train.main, "train a model with adaptive rollout allocation"),
+    "backtest": (backtest.main, "judge predictors and allocation policies on a log of pass rates"),
 }
 
 

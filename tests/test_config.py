@@ -36,7 +36,7 @@ def test_the_run_is_named_after_the_file(path):
 
 
 def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
-    config = load_config(path, ["predictor.bandwidth=0.5"])
+    config = load_config(path, ["predictor.paper_gp.bandwidth=0.5"])
     again = tmp_path / "again.yaml"
     again.write_text(to_yaml(config))
     assert load_config(again) == config
@@ -51,12 +51,14 @@ def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
         ("run.steps=0", ["run.steps must be > 0, got 0"]),
         ("model=3", ["model must be a mapping", "3"]),
         ("learner.learning_rate=.nan", ["learner.learning_rate", "nan"]),
-        ("allocation.policy=best", ["allocation.policy", "vip, uniform", "'best'"]),
+        ("allocation.policy=best", ["allocation.policy", "uniform, vip, inverse_accuracy", "'best'"]),
+        ("allocation.objective=median", ["allocation.objective", "mean_success, log_success", "'median'"]),
+        ("allocation.pass_k=0", ["allocation.pass_k must be > 0, got 0"]),
         ("allocation.estimator=ppo", ["allocation.estimator", "rloo, dr_grpo"]),
         ("allocation.lower=1", ["allocation.lower must be >= 2 for estimator rloo", "got 1"]),
         ("allocation.upper=2", ["allocation.upper=2", "allocation.lower=3"]),
         ("allocation.prompts_per_batch=11", ["allocation.prompts_per_batch=11", "10 "]),
-        ("predictor.clip=0.5", ["predictor.clip", "(0, 0.5)", "0.5"]),
+        ("predictor.paper_gp.clip=0.5", ["predictor.paper_gp.clip", "(0, 0.5)", "0.5"]),
         ("data.tasks.sums.size=0", ["data.tasks.sums.size", "got 0"]),
         ("data.tasks.more.size=3", ["data.tasks.more.dataset has no value"]),
         ("generators.dtype=float16", ["weights.rounding=stochastic", "float16"]),
@@ -66,6 +68,7 @@ def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
         ("learner.beta1=1.5", ["learner.beta1 must lie in [0, 1)"]),
         ("sampling.temperature=0.001", ["sampling.temperature must be >= 0.01"]),
         ("ray.object_store_mib=1", ["ray.object_store_mib must be >= 80"]),
+        ("predictor.kind=oracle", ["predictor.kind", "hybrid", "'oracle'"]),
         ("steps", ["'steps'", "key=value"]),
     ],
 )
@@ -99,6 +102,20 @@ def test_a_budget_on_either_bound_is_feasible(path, budget):
 def test_dr_grpo_needs_three_rollouts(path):
     with pytest.raises(ConfigError, match=r"allocation\.lower must be >= 3 for estimator dr_grpo"):
         load_config(path, ["allocation.estimator=dr_grpo", "allocation.lower=2"])
+
+
+@pytest.mark.parametrize("policy", ["inverse_accuracy", "inverse_variance", "knapsack", "mixed_group", "log_success"])
+def test_a_policy_that_ignores_the_weights_of_the_objective_is_refused(path, policy):
+    load_config(path, [f"allocation.policy={policy}"])
+    with pytest.raises(ConfigError, match=rf"{policy} ignores the weights .*=sqrt_success .*policy=uniform or vip"):
+        load_config(path, [f"allocation.policy={policy}", "allocation.objective=sqrt_success"])
+
+
+@pytest.mark.parametrize("policy", ["vip", "uniform"])
+@pytest.mark.parametrize("objective", ["mean_success", "log_success", "sqrt_success", "pass_at_k"])
+def test_every_objective_goes_with_the_policy_that_uses_its_weights_and_with_the_control_arm(path, policy, objective):
+    config = load_config(path, [f"allocation.policy={policy}", f"allocation.objective={objective}"])
+    assert (config.allocation.policy, config.allocation.objective) == (policy, objective)
 
 
 @pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", "3"])

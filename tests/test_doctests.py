@@ -10,7 +10,10 @@ import pytest
 MODULES = [
     "vipray.advantages",
     "vipray.allocation.exact",
-    "vipray.allocation.uniform",
+    "vipray.allocation.objectives",
+    "vipray.allocation.policies",
+    "vipray.allocation.relaxed",
+    "vipray.predictors.moments",
     "vipray.dispatch.router",
     "vipray.errors",
     "vipray.verifiers.reasoning_gym",

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from vipray.allocation.policies import POLICIES
 from vipray.errors import ConfigError
 from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, Allocation, Outcome, RolloutId, Span, Verdict
 from vipray.run_log import RunLog, check_output_dir, write_table
@@ -21,6 +22,7 @@ ALLOCATION = Allocation(
     success_prob=np.array([0.25, 0.5]),
     gradient_variance=np.array([0.75, 1.0]),
     span=Span(14.0, 14.5),
+    shadow={"uniform": np.array([3, 2])},
 )
 TASK_OF = {"a": "easy", "b": "hard"}
 
@@ -96,6 +98,8 @@ def test_the_log_holds_what_it_was_told(tmp_path):
         "n": 3,
         "successes": 0,
         "trials": 1,
+        **dict.fromkeys(f"n_{policy}" for policy in POLICIES),
+        "n_uniform": 2,
     }
     assert pq.read_table(log.folder / "evaluation.parquet").schema.equals(EVALUATION_SCHEMA)
 

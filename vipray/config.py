@@ -65,15 +65,47 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class PredictorConfig:
-    """The success predictor (arXiv:2602.01601 section 5.1)."""
+class PaperGPConfig:
+    """The paper's Gaussian process (arXiv:2602.01601 section 5.1)."""
 
-    embedding_model: str = MISSING  # sentence-transformers folder or `package:NAME/FOLDER`
     clip: float = 0.05  # observed rates are clipped to [clip, 1 - clip] before the logit
     jitter: float = 1e-3
     prior_success_prob: float = 0.5
     bandwidth: float | None = None  # RBF length scale; null: the median heuristic
+
+
+@dataclass(frozen=True)
+class NoisyGPConfig:
+    """The Gaussian process with a binomial observation model."""
+
+    signal_variance: float = 2.0  # of what prompts share, in squared logits
+    prompt_variance: float = 2.0  # of what a prompt has for itself
+    half_life: float = 16.0  # steps after which evidence weighs half
+
+
+@dataclass(frozen=True)
+class HistoryConfig:
+    """Predictors that know a prompt by its own history alone, and the other baselines."""
+
+    half_life: float = 8.0  # beta, global_mean: steps after which evidence weighs half
+    process_noise: float = 0.05  # kalman: variance that a logit gains a step
+    window: int = 8  # moving_average: visits
+    clip: float = 0.05  # last
+    ridge_penalty: float = 10.0  # ridge
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """The success predictor. `README.md` says which kind to choose when."""
+
+    kind: str = "hybrid"  # a key of vipray/predictors/build.py
+    embedding_model: str = MISSING  # sentence-transformers folder or `package:NAME/FOLDER`
+    cache_dir: str = "~/.cache/vipray"  # embeddings are kept here by the text's hash
     array_backend: str = "auto"  # auto | numpy | cupy
+    num_inducing: int = 256  # hybrid, noisy_gp: prompts that the kernel is spanned by
+    paper_gp: PaperGPConfig = field(default_factory=PaperGPConfig)
+    noisy_gp: NoisyGPConfig = field(default_factory=NoisyGPConfig)
+    history: HistoryConfig = field(default_factory=HistoryConfig)
     num_cpus: float = 0.0
     num_gpus: float = 0.0
 
@@ -82,7 +114,9 @@ class PredictorConfig:
 class AllocationConfig:
     """The rollout budget and how it is split: B prompts share C rollouts, each between L and U."""
 
-    policy: str = "vip"  # vip | uniform
+    policy: str = "vip"  # a key of vipray/allocation/policies.py
+    objective: str = "mean_success"  # mean_success | log_success | sqrt_success | pass_at_k
+    pass_k: int = 8  # k of objective pass_at_k
     estimator: str = "rloo"  # rloo | dr_grpo; also the advantage estimator of the loss
     prompts_per_batch: int = 8  # B
     rollout_budget: int = 64  # C

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vipray.allocation.estimators import ESTIMATORS
+from vipray.allocation.objectives import OBJECTIVES
+from vipray.allocation.policies import POLICIES
+from vipray.predictors import PREDICTOR_KINDS
 
 if TYPE_CHECKING:
     from vipray.config import AllocationConfig, Config
@@ -46,9 +49,18 @@ def _positive(config: Config) -> Iterator[str]:
         "data.max_prompt_tokens": config.data.max_prompt_tokens,
         "sampling.max_tokens": config.sampling.max_tokens,
         "sampling.temperature": config.sampling.temperature,
-        "predictor.jitter": config.predictor.jitter,
-        "predictor.bandwidth": config.predictor.bandwidth,
+        "predictor.num_inducing": config.predictor.num_inducing,
+        "predictor.paper_gp.jitter": config.predictor.paper_gp.jitter,
+        "predictor.paper_gp.bandwidth": config.predictor.paper_gp.bandwidth,
+        "predictor.noisy_gp.signal_variance": config.predictor.noisy_gp.signal_variance,
+        "predictor.noisy_gp.prompt_variance": config.predictor.noisy_gp.prompt_variance,
+        "predictor.noisy_gp.half_life": config.predictor.noisy_gp.half_life,
+        "predictor.history.half_life": config.predictor.history.half_life,
+        "predictor.history.process_noise": config.predictor.history.process_noise,
+        "predictor.history.window": config.predictor.history.window,
+        "predictor.history.ridge_penalty": config.predictor.history.ridge_penalty,
         "allocation.prompts_per_batch": config.allocation.prompts_per_batch,
+        "allocation.pass_k": config.allocation.pass_k,
         "generators.count": config.generators.count,
         "generators.threads": config.generators.threads,
         "generators.tensor_parallel_size": config.generators.tensor_parallel_size,
@@ -97,10 +109,12 @@ def _not_negative(config: Config) -> Iterator[str]:
 
 
 def _ranges(config: Config) -> Iterator[str]:
-    if not 0 < config.predictor.clip < 0.5:
-        yield f"predictor.clip must lie in (0, 0.5), got {config.predictor.clip}"
-    if not 0 < config.predictor.prior_success_prob < 1:
-        yield f"predictor.prior_success_prob must lie in (0, 1), got {config.predictor.prior_success_prob}"
+    gp, history = config.predictor.paper_gp, config.predictor.history
+    for key, value in (("paper_gp.clip", gp.clip), ("history.clip", history.clip)):
+        if not 0 < value < 0.5:
+            yield f"predictor.{key} must lie in (0, 0.5), got {value}"
+    if not 0 < gp.prior_success_prob < 1:
+        yield f"predictor.paper_gp.prior_success_prob must lie in (0, 1), got {gp.prior_success_prob}"
     if not 0 <= config.learner.clip_low < 1:
         yield f"learner.clip_low must lie in [0, 1), got {config.learner.clip_low}"
     for key, value in (("beta1", config.learner.beta1), ("beta2", config.learner.beta2)):
@@ -114,8 +128,10 @@ def _ranges(config: Config) -> Iterator[str]:
 
 def _choices(config: Config) -> Iterator[str]:
     choices = {
-        "allocation.policy": (config.allocation.policy, ("vip", "uniform")),
+        "allocation.policy": (config.allocation.policy, tuple(POLICIES)),
+        "allocation.objective": (config.allocation.objective, tuple(OBJECTIVES)),
         "allocation.estimator": (config.allocation.estimator, tuple(ESTIMATORS)),
+        "predictor.kind": (config.predictor.kind, PREDICTOR_KINDS),
         "predictor.array_backend": (config.predictor.array_backend, ("auto", "numpy", "cupy")),
         "generators.dtype": (config.generators.dtype, ("bfloat16", "float16", "float32")),
         "learner.length_norm": (config.learner.length_norm, ("sequence", "none")),
@@ -127,6 +143,14 @@ def _choices(config: Config) -> Iterator[str]:
 
 
 def _allocation_problems(allocation: AllocationConfig) -> Iterator[str]:
+    policy = POLICIES.get(allocation.policy)
+    if policy and not policy.any_objective and allocation.objective != "mean_success":
+        fitting = " or ".join(name for name, other in POLICIES.items() if other.any_objective)
+        yield (
+            f"allocation.policy={allocation.policy} ignores the weights that allocation.objective="
+            f"{allocation.objective} gives the prompts: set allocation.policy={fitting}, or "
+            "allocation.objective=mean_success"
+        )
     estimator = ESTIMATORS.get(allocation.estimator)
     if estimator is None:
         return

@@ -7,12 +7,13 @@ verifier to the learner and into the log on disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from vipray.allocation.policies import POLICIES
 from vipray.arrays import FloatArray, IntArray
 
 
@@ -70,6 +71,8 @@ ALLOCATION_SCHEMA = pa.schema(
         pa.field("n", pa.int64(), nullable=False),
         pa.field("successes", pa.int64(), nullable=False),
         pa.field("trials", pa.int64(), nullable=False),  # rollouts whose outcome is evidence
+        # what each other policy would have given; null for the one that gave `n`
+        *(pa.field(f"n_{policy}", pa.int64()) for policy in POLICIES),
     ]
 )
 
@@ -130,6 +133,7 @@ class Allocation:
         success_prob: [B] prediction that it was made from.
         gradient_variance: [B] prediction that it was made from.
         span: when the allocator worked on it.
+        shadow: by policy, the [B] rollouts that each other one would have given.
     """
 
     step: int
@@ -139,6 +143,7 @@ class Allocation:
     success_prob: FloatArray
     gradient_variance: FloatArray
     span: Span
+    shadow: dict[str, IntArray] = field(default_factory=dict)
 
     def rollout_ids(self) -> list[RolloutId]:
         """Every rollout of the step, prompt by prompt."""

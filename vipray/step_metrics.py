@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vipray.allocation.policies import POLICIES
 from vipray.arrays import IntArray
 from vipray.records import Allocation, Span, Verdict
 
@@ -69,6 +70,7 @@ def allocation_rows(
     allocation: Allocation, successes: IntArray, trials: IntArray, task_of: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One row a prompt for the allocation log (`ALLOCATION_SCHEMA`)."""
+    shadow = allocation.shadow
     return [
         {
             "step": allocation.step,
@@ -80,6 +82,7 @@ def allocation_rows(
             "n": int(allocation.n[q]),
             "successes": int(successes[q]),
             "trials": int(trials[q]),
+            **{f"n_{name}": int(shadow[name][q]) if name in shadow else None for name in POLICIES},
         }
         for q, prompt_id in enumerate(allocation.prompt_ids)
     ]

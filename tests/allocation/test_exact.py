@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from vipray.allocation.estimators import ESTIMATORS
 from vipray.allocation.exact import allocate
-from vipray.allocation.uniform import allocate_uniform
 
 
 def variance(n, p, estimator, weight=None):
@@ -51,15 +50,6 @@ def test_the_weighted_optimum_equals_brute_force(rows, extra):
     budget = min(2 * len(p) + extra, 8 * len(p))
     n = allocate(p, budget, lower=2, upper=8, prompt_weight=weight)
     assert variance(n, p, "rloo", weight) == pytest.approx(brute_force(p, budget, 2, 8, "rloo", weight), abs=1e-12)
-
-
-def test_rounding_a_relaxed_solution_would_miss_this_optimum():
-    a = np.array([2.9**2] * 10 + [29.0**2])
-    n = allocate(np.full(11, 0.5), 69, lower=2, upper=40, gradient_variance=a)
-    best = min(  # the ten equal ones are best even, whatever the eleventh gets
-        (2.9**2 / (allocate_uniform(10, 69 - m, lower=2, upper=40) - 1)).sum() + 29.0**2 / (m - 1) for m in range(2, 41)
-    )
-    assert (a / (n - 1)).sum() == pytest.approx(best)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20), st.randoms(use_true_random=False))
@@ -115,9 +105,3 @@ def test_gains_fall_from_the_smallest_lower_bound_on(estimator):
     first = estimator.min_lower - 1
     if first >= 2:
         assert estimator.gain(np.array([first]))[0] < gains[0]  # below it, the gain still rises
-
-
-def test_uniform_is_even_exact_and_bounded():
-    assert allocate_uniform(5, 23, lower=2, upper=6).tolist() == [5, 5, 5, 4, 4]
-    with pytest.raises(ValueError, match="5 prompts"):
-        allocate_uniform(5, 31, lower=2, upper=6)

@@ -11,7 +11,7 @@ import numpy as np
 class DeviceArray:
     """Wraps a NumPy array; mixing it with one, or handing it to a NumPy function, is an error."""
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: Any) -> None:
         self._values = values
 
     def __array__(self, *_args: Any, **_kwargs: Any) -> np.ndarray:

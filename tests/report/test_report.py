@@ -200,6 +200,14 @@ def test_any_task_name_can_be_drawn(run_dir, task):
     assert task[:20] in reward_svg(run)
 
 
+def test_a_run_whose_allocations_have_no_shadow_columns_is_read_all_the_same(tmp_path):
+    run_dir = make_run(tmp_path / "run")
+    path, expected = run_dir / "allocations.parquet", load_run(run_dir).allocations
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns([name for name in table.column_names if name.startswith("n_")]), path)
+    assert load_run(run_dir).allocations.n.tolist() == expected.n.tolist()
+
+
 def test_report_is_written_again_to_the_same_bytes_and_leaves_nothing_else(reported_dir):
     first = (reported_dir / "report.html").read_bytes()
     assert write_report(reported_dir) == reported_dir / "report.html"

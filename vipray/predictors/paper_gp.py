@@ -15,7 +15,6 @@ Legend: Q prompts, D embedding dimensions, B prompts in a batch, m latent mean [
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from vipray.arrays import FloatArray, IntArray
 from vipray.predictors.array_namespace import to_numpy
+from vipray.predictors.prompt_index import PromptIndex, check_embeddings
 
 _MEDIAN_SAMPLE = 1024  # prompts whose pairwise distances give the median; more do not move it
 _BLOCK_ROWS = 65_536  # rows of K(·, S) in memory at once: 0.27 GB in float64 at B = 512
@@ -58,38 +58,34 @@ class PaperGP:
         bandwidth: float | None = None,
         xp: ModuleType = np,
     ) -> None:
-        _check_embeddings(prompt_ids, embeddings)
+        self._index = PromptIndex(prompt_ids)
+        check_embeddings(prompt_ids, embeddings)
         self._xp: Any = xp
-        self._row = {prompt_id: row for row, prompt_id in enumerate(prompt_ids)}
-        self._fingerprint = hashlib.sha256("\n".join(prompt_ids).encode()).hexdigest()
         self._x = xp.asarray(embeddings, dtype=xp.float64)
         self._sq_norm = (self._x**2).sum(axis=1)
         self._clip = clip
         self._jitter = jitter
         self._h = bandwidth if bandwidth is not None else self._median_distance()
-        self._mean = xp.full(len(self._row), _logit(prior_success_prob), dtype=xp.float64)
+        self._mean = xp.full(len(self._index), _logit(prior_success_prob), dtype=xp.float64)
         self._num_updates = 0
 
     def predict(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
         """Return `success_prob` [B] and `gradient_variance` [B] = 4 p (1 - p) at the latent mean."""
-        g = to_numpy(self._mean[self._rows(prompt_ids)])
+        g = to_numpy(self._mean[self._xp.asarray(self._index.rows(prompt_ids))])
         p = 0.5 * (1.0 + np.tanh(0.5 * g))  # the sigmoid, without overflow
         return p, 4.0 * p * (1.0 - p)
 
     def observe(self, prompt_ids: Sequence[str], successes: IntArray, trials: IntArray) -> None:
         """Update all Q latents from [B] successes and trials (algorithm 1, lines 8 to 11)."""
-        successes, trials = np.asarray(successes), np.asarray(trials)
-        if np.any(successes < 0) or np.any(successes > trials):
-            raise ValueError(f"successes must lie in [0, trials], got {successes.tolist()} of {trials.tolist()}")
-        seen = trials > 0
-        if not seen.any():
+        rows, wins, losses = self._index.evidence(prompt_ids, successes, trials)
+        if not rows.size:
             return
         xp = self._xp
-        s = self._rows([prompt_id for prompt_id, keep in zip(prompt_ids, seen, strict=True) if keep])
-        rate = np.clip(successes[seen] / trials[seen], self._clip, 1.0 - self._clip)
+        s = xp.asarray(rows)
+        rate = np.clip(wins / (wins + losses), self._clip, 1.0 - self._clip)
         g_hat = xp.asarray(np.log(rate / (1.0 - rate)))
         weights = self._solve(self._kernel(s, s), g_hat - self._mean[s])
-        for start in range(0, len(self._row), _BLOCK_ROWS):
+        for start in range(0, len(self._index), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
             self._mean[block] += self._kernel(block, s) @ weights
         self._mean[s] = g_hat
@@ -97,24 +93,21 @@ class PaperGP:
 
     def state_dict(self) -> dict[str, Any]:
         """Latent mean [Q] and the fingerprint of the prompts that it belongs to."""
-        return {"fingerprint": self._fingerprint, "mean": to_numpy(self._mean).copy(), "updates": self._num_updates}
+        return {
+            "fingerprint": self._index.fingerprint,
+            "mean": to_numpy(self._mean).copy(),
+            "updates": self._num_updates,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of the same prompts. Raises `ValueError` for one of other prompts."""
-        if state["fingerprint"] != self._fingerprint:
-            raise ValueError("this predictor state belongs to other prompts: resume with those that it was made on")
+        self._index.check_state(state)
         self._mean = self._xp.asarray(state["mean"], dtype=self._xp.float64)
         self._num_updates = int(state["updates"])
 
     def metrics(self) -> dict[str, float]:
         """Bandwidth and number of updates."""
         return {"bandwidth": self._h, "updates": float(self._num_updates)}
-
-    def _rows(self, prompt_ids: Sequence[str]) -> Any:
-        unknown = [prompt_id for prompt_id in prompt_ids if prompt_id not in self._row]
-        if unknown:
-            raise ValueError(f"{len(unknown)} prompt ids are unknown to the predictor, the first is {unknown[0]!r}")
-        return self._xp.asarray([self._row[prompt_id] for prompt_id in prompt_ids], dtype=self._xp.int64)
 
     def _kernel(self, rows: Any, columns: Any) -> Any:
         """K between two sets of prompts, from |x - y|² = |x|² + |y|² - 2 x·y."""
@@ -139,24 +132,13 @@ class PaperGP:
 
     def _median_distance(self) -> float:
         """The median heuristic: the median distance between distinct prompts of an even sample."""
-        q = len(self._row)
+        q = len(self._index)
         rows = self._xp.asarray(np.unique(np.linspace(0, q - 1, min(q, _MEDIAN_SAMPLE)).astype(np.int64)))
         sq = self._sq_norm[rows][:, None] + self._sq_norm[rows][None, :] - 2.0 * (self._x[rows] @ self._x[rows].T)
         distance = np.sqrt(np.maximum(to_numpy(sq), 0.0))
         off_diagonal = distance[np.triu_indices(len(distance), k=1)]
         median = float(np.median(off_diagonal)) if off_diagonal.size else 0.0
         return median if median > 1e-6 else 1.0  # all prompts the same: any bandwidth says so
-
-
-def _check_embeddings(prompt_ids: Sequence[str], embeddings: FloatArray) -> None:
-    if len(set(prompt_ids)) != len(prompt_ids):
-        raise ValueError("prompt ids must be distinct")
-    if embeddings.ndim != 2 or len(embeddings) != len(prompt_ids):
-        raise ValueError(f"embeddings must be [{len(prompt_ids)}, D], one row a prompt, got {list(embeddings.shape)}")
-    bad = ~np.isfinite(embeddings).all(axis=1)
-    if bad.any():
-        first = prompt_ids[int(np.argmax(bad))]
-        raise ValueError(f"{int(bad.sum())} embeddings are not finite, the first is that of prompt {first!r}")
 
 
 def _logit(p: float) -> float:

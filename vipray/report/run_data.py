@@ -25,6 +25,8 @@ ALLOCATIONS_FILE = "allocations.parquet"
 EVALUATION_FILE = "evaluation.parquet"
 CONFIG_FILE = "config.yaml"
 
+_ALLOCATION_COLUMNS = pa.schema([field for field in ALLOCATION_SCHEMA if not field.nullable])  # no shadow allocations
+
 StrArray = npt.NDArray[np.str_]
 
 
@@ -142,7 +144,7 @@ def load_run(run_dir: Path) -> RunData:
     return RunData(
         path=run_dir,
         steps=steps,
-        allocations=_allocations(_read_table(run_dir / ALLOCATIONS_FILE, ALLOCATION_SCHEMA), steps.step),
+        allocations=_allocations(_read_table(run_dir / ALLOCATIONS_FILE, _ALLOCATION_COLUMNS), steps.step),
         evaluations=_evaluations(_read_table(run_dir / EVALUATION_FILE, EVALUATION_SCHEMA)),
         config_text=config_path.read_text(encoding="utf-8", errors="replace") if config_path.is_file() else None,
         num_skipped_lines=num_skipped_lines,

@@ -1,0 +1,1 @@
+"""Judging predictors and allocation policies on logs, without training anything."""
