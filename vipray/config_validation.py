@@ -132,6 +132,7 @@ def _choices(config: Config) -> Iterator[str]:
         "allocation.objective": (config.allocation.objective, tuple(OBJECTIVES)),
         "allocation.estimator": (config.allocation.estimator, tuple(ESTIMATORS)),
         "predictor.kind": (config.predictor.kind, PREDICTOR_KINDS),
+        "predictor.paper_gp.preset": (config.predictor.paper_gp.preset, ("none", "paper", "authors_code")),
         "predictor.array_backend": (config.predictor.array_backend, ("auto", "numpy", "cupy")),
         "generators.dtype": (config.generators.dtype, ("bfloat16", "float16", "float32")),
         "learner.length_norm": (config.learner.length_norm, ("sequence", "none")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vipray.config import PredictorConfig
+from vipray.config import PaperGPConfig, PredictorConfig
 from vipray.predictors import PREDICTOR_KINDS
 from vipray.predictors.build import NEEDS_EMBEDDINGS, PromptKnowledge, make_predictor
 
@@ -107,6 +107,17 @@ def test_bad_input_is_refused(kind):
     state = predictor.state_dict() | {"fingerprint": "of others"}
     with pytest.raises(ValueError, match="other prompts"):
         predictor.load_state_dict(state)
+
+
+def test_the_papers_settings_are_presets():
+    known = PromptKnowledge(IDS, X)
+    for preset, prior in (("paper", 0.5), ("authors_code", 0.2689)):
+        config = PredictorConfig(kind="paper_gp", array_backend="numpy", paper_gp=PaperGPConfig(preset=preset))
+        predictor = make_predictor(config, known)
+        assert predictor.predict(IDS[:1])[0] == pytest.approx([prior], abs=1e-4)
+        predictor.observe(IDS[:1], np.array([0]), np.array([4]))
+        assert predictor.predict(IDS[:1])[0] == pytest.approx([1e-6])  # an unlucky group is certainty
+    assert predictor.metrics()["bandwidth"] == 0.4
 
 
 @pytest.mark.parametrize("kind", NEEDS_EMBEDDINGS)

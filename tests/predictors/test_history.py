@@ -85,11 +85,11 @@ def test_moving_average_and_last_by_hand():
 def test_variance_is_trusted_only_as_far_as_it_came_true():
     rng = np.random.default_rng(0)
     p = rng.beta(0.5, 0.5, 4000)
-    wins = rng.binomial(8, p)
+    wins = rng.binomial(8, p).astype(float)
     informed, blind = VarianceCalibration(np.inf), VarianceCalibration(np.inf)
     assert blind.apply(np.array([0.2, 0.9])).tolist() == pytest.approx([0.55, 0.55])  # nothing known: no difference
-    informed.observe(4 * p * (1 - p), wins, 8 - wins)
-    blind.observe(rng.permutation(4 * p * (1 - p)), wins, 8 - wins)
+    informed.observe(4 * p * (1 - p), wins, 8.0 - wins)
+    blind.observe(rng.permutation(4 * p * (1 - p)), wins, 8.0 - wins)
     assert informed.slope == pytest.approx(1.0, abs=0.05)
     assert blind.slope < 0.05
     spread = np.ptp(blind.apply(np.array([0.0, 1.0])))

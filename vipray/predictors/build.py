@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vipray.arrays import FloatArray
-from vipray.config import PredictorConfig
+from vipray.config import PAPER_GP_PRESETS, PredictorConfig
 from vipray.data.embeddings import embed
 from vipray.data.prompts import PromptSet
 from vipray.predictors.array_namespace import array_namespace
@@ -88,7 +88,8 @@ def _on_embeddings(config: PredictorConfig, known: PromptKnowledge) -> Predictor
             num_inducing=config.num_inducing,
             xp=xp,
         )
-    paper = config.paper_gp
+    preset = config.paper_gp.preset
+    paper = config.paper_gp if preset == "none" else PAPER_GP_PRESETS[preset]
     return PaperGP(
         ids,
         x,
