@@ -28,6 +28,7 @@ from vipray.config import PAPER_GP_PRESETS, HistoryConfig, PredictorConfig
 from vipray.data.embeddings import embed
 from vipray.errors import ConfigError
 from vipray.evaluation.backtest import BUCKETS, Forecaster, Scores, Smoother, Trace, hold_out, score, walk
+from vipray.evaluation.backtest_plot import save_plot
 from vipray.evaluation.pass_rate_log import PassRateLog, Visits, read_log
 from vipray.predictors import PREDICTOR_KINDS
 from vipray.predictors.build import NEEDS_EMBEDDINGS, PromptKnowledge, make_predictor
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.backtest
     parser.add_argument("--embedding-model", default=_DEMO_ENCODER, help=f"default {_DEMO_ENCODER}")
     parser.add_argument("--cache-dir", default="~/.cache/vipray")
     parser.add_argument("--json", type=Path, help="write all scores to this file")
+    parser.add_argument("--plot", type=Path, help="draw the ratios to this file (.png, .svg or .pdf)")
     return exit_status(command, parser.parse_args(argv))
 
 
@@ -76,11 +78,15 @@ def command(args: argparse.Namespace) -> int:
         check_budget(1, args.budget, args.lower, args.upper)
     except ValueError as error:
         raise ConfigError(f"--budget, --lower, --upper: {error}") from None
+    if args.plot is not None and args.plot.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--plot must end in .png, .svg or .pdf, got {args.plot}")
     if args.cold_start is not None and not 0 < args.cold_start < 1:
         raise ConfigError(f"--cold-start must lie in (0, 1), got {args.cold_start}")
     embeddings = None
-    if any(config.kind in NEEDS_EMBEDDINGS for config in configs.values()):
-        assert log.texts is not None
+    on_texts = [config.kind for config in configs.values() if config.kind in NEEDS_EMBEDDINGS]
+    if on_texts:
+        if log.texts is None:
+            raise ConfigError(f"predictor {on_texts[0]} needs the prompts' texts: give them with --prompts")
         embeddings = embed(log.texts, args.embedding_model, cache_dir=args.cache_dir).vectors
     judge = _cold if args.cold_start else _walk
     traces = judge(args, log, configs, policies, embeddings)
@@ -91,6 +97,8 @@ def command(args: argparse.Namespace) -> int:
     console.print(_table(results, f"{args.log.name}, {args.estimator}"))
     if args.json is not None:
         args.json.write_text(json.dumps(_as_json(results), indent=1) + "\n")
+    if args.plot is not None:
+        save_plot({f"{name}, {policy}": scores for (name, policy), scores in results.items()}, args.plot)
     return 0
 
 
@@ -113,8 +121,6 @@ def _names(text: str, known: Any, option: str) -> list[str]:
 
 
 def _fresh(config: PredictorConfig, log: PassRateLog, embeddings: FloatArray | None) -> Forecaster:
-    if config.kind in NEEDS_EMBEDDINGS and embeddings is None:
-        raise ConfigError(f"predictor {config.kind} needs the prompts' texts: give them with --prompts")
     config = dataclasses.replace(config, array_backend="numpy")
     return make_predictor(config, PromptKnowledge(log.prompt_ids, embeddings, log.tasks, log.texts))
 
@@ -194,7 +200,8 @@ def _table(results: dict[tuple[str, str], dict[str, Scores]], title: str) -> Tab
     for (predictor, policy), scores in results.items():
         overall = scores["all"]
         yardstick = results.get((YARDSTICK, policy), {}).get("all")
-        captured = "-" if yardstick is None else f"{(1 - overall.ratio) / (1 - yardstick.ratio):.2f}"
+        gains = yardstick is not None and yardstick.ratio < 1.0
+        captured = f"{(1 - overall.ratio) / (1 - yardstick.ratio):.2f}" if yardstick and gains else "-"
         table.add_row(
             predictor,
             policy,

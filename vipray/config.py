@@ -113,6 +113,8 @@ class PredictorConfig:
     kind: str = "hybrid"  # a key of vipray/predictors/build.py
     embedding_model: str = MISSING  # sentence-transformers folder or `package:NAME/FOLDER`
     cache_dir: str = "~/.cache/vipray"  # embeddings are kept here by the text's hash
+    strip_prefix: str = ""  # text that prompts begin with and that says nothing of them; left out of the embedding
+    strip_suffix: str = ""  # the same at their end
     array_backend: str = "auto"  # auto | numpy | cupy
     num_inducing: int = 256  # hybrid, noisy_gp: prompts that the kernel is spanned by
     paper_gp: PaperGPConfig = field(default_factory=PaperGPConfig)

@@ -99,7 +99,7 @@ def test_the_job_runs_by_ray_job_submit_and_passes_its_exit_code_through(tmp_pat
             command = " ".join([where, "&& python -m jobs.train conf/demo.yaml", *args])
             return client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
 
-        good = submit(*overrides(tiny_model, tmp_path, run__steps=1))
+        good = submit(*overrides(tiny_model, tmp_path, run__steps=1, predictor__kind="hybrid"))
         wait_for_end(client, good)
         assert client.get_job_status(good) == JobStatus.SUCCEEDED, client.get_job_logs(good)
         assert client.get_job_info(good).driver_exit_code == 0

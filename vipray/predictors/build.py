@@ -40,7 +40,8 @@ def build_predictor(config: PredictorConfig, prompts: PromptSet) -> Predictor:
     """Embed the prompts' texts, if the predictor uses them, and return the predictor."""
     vectors = None
     if config.kind in NEEDS_EMBEDDINGS:
-        embeddings = embed(prompts.texts, config.embedding_model, cache_dir=config.cache_dir)
+        bare = [text.removeprefix(config.strip_prefix).removesuffix(config.strip_suffix) for text in prompts.texts]
+        embeddings = embed(bare, config.embedding_model, cache_dir=config.cache_dir)
         vectors = embeddings.vectors
         if embeddings.num_truncated:
             _log.warning("%d of %d prompts were cut by the encoder", embeddings.num_truncated, len(prompts))
