@@ -46,8 +46,8 @@ def read_log(path: Path, *, trials: int, prompts: Path | None = None) -> PassRat
     Args:
         path: JSON (prompt id to the list of its pass rates, one a visit), or a run's `allocations.parquet`.
         trials: rollouts a visit, where the log holds rates.
-        prompts: Parquet with the prompts' texts: a run's `prompts.parquet`, or the schema of verl and DAPO, in which
-            `extra_info.index` is the prompt's id.
+        prompts: Parquet with the prompts' texts: a run's `prompts.parquet` (columns prompt_id, text and, if there is
+            one, task), or the schema of verl and DAPO, in which `extra_info.index` is the prompt's id.
 
     Raises:
         ConfigError: unreadable, a rate outside [0, 1], a rate that is no multiple of 1 / trials, prompts without text.
@@ -117,15 +117,20 @@ def _visits(group: list[dict[str, Any]], place: dict[str, int]) -> Visits:
 
 def _with_texts(log: PassRateLog, path: Path) -> PassRateLog:
     texts: dict[str, str] = {}
+    task_of: dict[str, str] = {}
     for row in _read_parquet(path).to_pylist():
         if "prompt_id" in row:
             texts[row["prompt_id"]] = row["text"]
+            if row.get("task") is not None:
+                task_of[row["prompt_id"]] = row["task"]
         else:
             texts[str(row["extra_info"]["index"])] = "\n".join(message["content"] for message in row["prompt"])
     missing = [prompt_id for prompt_id in log.prompt_ids if prompt_id not in texts]
     if missing:
         raise ConfigError(f"{path} has no text for {len(missing)} prompts of the log, the first is {missing[0]!r}")
-    return PassRateLog(log.prompt_ids, log.steps, tuple(texts[p] for p in log.prompt_ids), log.tasks)
+    labelled = all(prompt_id in task_of for prompt_id in log.prompt_ids)
+    tasks = tuple(task_of[p] for p in log.prompt_ids) if labelled else log.tasks
+    return PassRateLog(log.prompt_ids, log.steps, tuple(texts[p] for p in log.prompt_ids), tasks)
 
 
 def _read_parquet(path: Path) -> Any:
