@@ -19,7 +19,7 @@ INCOMPLETE := .venv/.incomplete
 # Without build isolation the few source packages are built by the pinned setuptools, not by whatever is newest.
 PIP_INSTALL := .venv/bin/python -m pip install -qq --no-input --disable-pip-version-check --no-deps --no-build-isolation
 
-.PHONY: help install demo test lint types clean
+.PHONY: help install demo test bench lint types clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ demo: $(STAMP) ## train a small model on this machine; DEMO_ARGS="run.steps=5 �
 
 test: $(STAMP) ## run the tests; ARGS="-k allocation …" goes to pytest
 	.venv/bin/python -m pytest $(ARGS)
+
+bench: $(STAMP) ## time allocation and prediction; ARGS="--large --json FILE …" goes to vipray bench
+	.venv/bin/python -m jobs.bench $(ARGS)
 
 lint: $(STAMP) ## check style and formatting
 	.venv/bin/ruff check

@@ -6,18 +6,22 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from jobs import backtest, train
+from jobs import backtest, simulate, simulate_log, train
+from jobs.bench import command as bench
 from vipray import __version__
 
 COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "train": (train.main, "train a model with adaptive rollout allocation"),
     "backtest": (backtest.main, "judge predictors and allocation policies on a log of pass rates"),
+    "simulate": (simulate.main, "compare objectives and allocations on a toy whose truth is known"),
+    "simulate-log": (simulate_log.main, "make a log of pass rates whose truth is known, for backtest"),
+    "bench": (bench.main, "time allocation and prediction beside what one would otherwise use"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status: 2 for bad input, with one line that says what is wrong."""
-    summary = "\n".join(f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items())
+    summary = "\n".join(f"  {name:<13} {what}" for name, (_, what) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="vipray",
         description="Reinforcement learning with verifiable rewards that spends rollouts where they teach.",

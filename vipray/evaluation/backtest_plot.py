@@ -12,11 +12,13 @@ _WORST_SHOWN = 1.25  # ratios above it are drawn at the edge, so that the others
 
 def save_plot(results: Mapping[str, Mapping[str, Scores]], path: Path) -> None:
     """Draw one line a row of the table, by bucket, with 95 % intervals; the file's ending names the format."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     buckets = [name for name in BUCKETS if any(name in scores for scores in results.values())]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
+    axes.set_prop_cycle(color=[colormaps["tab20"](index / 20) for index in range(20)])
     axes.axhline(1.0, color="black", linewidth=1, linestyle="--", label="uniform")
     for place, (name, scores) in enumerate(results.items()):
         shown = [bucket for bucket in buckets if bucket in scores]

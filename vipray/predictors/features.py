@@ -31,7 +31,7 @@ class PromptFeatures:
     """Features [B, D] of prompts by row.
 
     Args:
-        embeddings: [Q, D] finite.
+        embeddings: [Q, D] finite; kept in their own precision, not copied on a CPU.
         tasks: [Q] labels, or None where there are none; a single label gives no features.
         texts: [Q] texts, or None to leave sizes out.
         num_inducing: M at most; distinct prompts, evenly spread over the set.
@@ -58,7 +58,7 @@ class PromptFeatures:
         self._sizes = np.zeros((len(embeddings), 0)) if texts is None else _sizes(texts, self._size_groups)
         self.num_sizes = self._sizes.shape[1] * (int(self._size_groups.max()) + 1)
         spread = np.unique(np.linspace(0, len(embeddings) - 1, min(num_inducing, len(embeddings))).astype(np.int64))
-        self._z = self._x[xp.asarray(spread)]
+        self._z = self._rows(spread)
         self._h = _median_distance(to_numpy(self._z))
         factor = xp.linalg.cholesky(self._kernel(self._z) + _JITTER * xp.eye(len(spread)))
         self._inverse_factor = xp.linalg.solve(factor, xp.eye(len(spread)))
@@ -81,8 +81,12 @@ class PromptFeatures:
         group = self._size_groups[rows][:, None] == np.arange(int(self._size_groups.max()) + 1)[None, :]
         sizes = (group[:, :, None] * self._sizes[rows][:, None, :]).reshape(len(rows), self.num_sizes)
         plain = xp.asarray(np.concatenate([np.ones((len(rows), 1)), one_hot, sizes], axis=1))
-        kernel = self._kernel(self._x[xp.asarray(rows)]) @ self._inverse_factor.T
+        kernel = self._kernel(self._rows(rows)) @ self._inverse_factor.T
         return xp.concatenate((plain, kernel), axis=1)
+
+    def _rows(self, rows: IntArray) -> Any:
+        """Embeddings [B, D] in float64: the kernel's factor needs it."""
+        return self._xp.asarray(self._x[self._xp.asarray(rows)], dtype=self._xp.float64)
 
     def _kernel(self, x: Any) -> Any:
         xp = self._xp
@@ -95,14 +99,10 @@ def _sizes(texts: Sequence[str], groups: IntArray) -> FloatArray:
 
     Characters, words, how many numbers, and the digits of the longest of them.
     """
-    numbers = [_NUMBER.findall(text) for text in texts]
-    raw = np.array(
-        [
-            (len(text), len(text.split()), len(found), max((len(number) for number in found), default=0))
-            for text, found in zip(texts, numbers, strict=True)
-        ],
-        dtype=np.float64,
-    )
+    raw = np.empty((len(texts), 4))
+    for row, text in enumerate(texts):
+        numbers = _NUMBER.findall(text)
+        raw[row] = len(text), len(text.split()), len(numbers), max(map(len, numbers), default=0)
     sizes = np.log1p(raw)
     for group in np.unique(groups):
         mine = groups == group

@@ -25,6 +25,7 @@ import numpy as np
 from scipy.special import betaln
 
 from vipray.arrays import FloatArray, IntArray
+from vipray.predictors.array_namespace import to_numpy
 from vipray.predictors.counts import DiscountedCounts
 from vipray.predictors.features import PromptFeatures
 from vipray.predictors.linear_posterior import LinearPosterior
@@ -72,13 +73,14 @@ class Hybrid:
         self._counts = DiscountedCounts(len(prompt_ids), _HALF_LIVES)
         self._unseen_variance = VarianceCalibration(_EVIDENCE_HALF_LIFE)
         self._priors = self._shared_priors()
+        self._shared: list[Any] | None = None  # weights of the shared models; None: to be solved again
         shape = (2, len(self._priors), len(_HALF_LIVES), len(_STRENGTHS))
         self._log_evidence = np.zeros(shape)  # first axis: from first visits, from later ones
 
     def predict(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
         """Return `success_prob` [B] and `gradient_variance` [B] under the mixture's posterior."""
         rows = self._index.rows(prompt_ids)
-        p, variance = self._mixture(rows, *self._experts(rows))
+        p, variance = self._mixture(rows, *self._experts(rows, self._features.of(rows)))
         seen = self._is_seen(rows)
         variance[~seen] = self._unseen_variance.apply(variance[~seen])
         return p, variance
@@ -88,7 +90,8 @@ class Hybrid:
         rows, wins, losses = self._index.evidence(prompt_ids, successes, trials)
         if not rows.size:
             return
-        a, b = self._experts(rows)
+        phi = self._features.of(rows)
+        a, b = self._experts(rows, phi)
         log_likelihood = betaln(a + wins, b + losses) - betaln(a, b)  # [M, H, K, B]
         seen = self._is_seen(rows)
         _, predicted = self._mixture(rows, a, b)
@@ -97,7 +100,7 @@ class Hybrid:
         self._log_evidence[0] += log_likelihood[..., ~seen].sum(-1)
         self._log_evidence[1] += log_likelihood[..., seen].sum(-1)
         self._counts.add(rows, wins, losses)
-        self._fit_rates(rows)
+        self._fit_rates(rows, phi)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, rates, sums, evidence, and the fingerprint of the prompts."""
@@ -117,6 +120,7 @@ class Hybrid:
         self._counts.load_state_dict(state["counts"])
         self._rate, self._rate_precision = np.array(state["rate"]), np.array(state["rate_precision"])
         self._linear.load_state_dict(state["linear"])
+        self._shared = None
         self._log_evidence = np.array(state["log_evidence"])
         self._unseen_variance.load_state_dict(state["unseen_variance"])
 
@@ -142,10 +146,11 @@ class Hybrid:
             priors.append(precision(task=20.0, size=100.0, kernel=_OFF))
         return priors + [precision(task=20.0, size=100.0, kernel=kernel) for kernel in (200.0, 40.0, 8.0)]
 
-    def _experts(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Parameters [M, H, K, B] of every expert's Beta."""
-        phi = self._features.of(rows)
-        means = [0.5 + self._linear.solve(prior).predict(phi)[0] for prior in self._priors]
+    def _experts(self, rows: IntArray, phi: Any) -> tuple[FloatArray, FloatArray]:
+        """Parameters [M, H, K, B] of every expert's Beta, for prompts with features [B, D]."""
+        if self._shared is None:
+            self._shared = [self._linear.mean(prior) for prior in self._priors]
+        means = [0.5 + to_numpy(phi @ weights) for weights in self._shared]
         m = np.clip(np.array(means), *_MEAN_BOUNDS)[:, None, None, :]
         successes, failures = self._counts.of(rows)
         strength = np.array(_STRENGTHS)[None, None, :, None]
@@ -167,7 +172,7 @@ class Hybrid:
     def _is_seen(self, rows: IntArray) -> Any:
         return self._rate_precision[rows] > 0
 
-    def _fit_rates(self, rows: IntArray) -> None:
+    def _fit_rates(self, rows: IntArray, phi: Any) -> None:
         """Give the linear models the prompts' current rates in the place of the former ones."""
         successes, failures = (counts[_HALF_LIVES.index(_RATE_HALF_LIFE)] for counts in self._counts.of(rows))
         n = successes + failures
@@ -175,5 +180,6 @@ class Hybrid:
         smooth = (successes + 0.5) / (n + 1.0)
         precision = 1.0 / (smooth * (1.0 - smooth) / (n + 1.0) + _SPREAD)
         old = (self._rate[rows], self._rate_precision[rows])
-        self._linear.replace(self._features.of(rows), old, (rate - 0.5, precision))
+        self._linear.replace(phi, old, (rate - 0.5, precision))
+        self._shared = None
         self._rate[rows], self._rate_precision[rows] = rate - 0.5, precision

@@ -57,10 +57,13 @@ class LinearPosterior:
 
     def solve(self, prior_precision: FloatArray) -> WeightPosterior:
         """Posterior under prior precisions [D] > 0."""
-        xp = self._xp
-        factor = xp.linalg.cholesky(self._precision + xp.diag(xp.asarray(prior_precision)))
-        inverse_factor = xp.linalg.solve(factor, xp.eye(len(prior_precision)))
+        inverse_factor = self._xp.linalg.solve(self._factor(prior_precision), self._xp.eye(len(prior_precision)))
         return WeightPosterior(inverse_factor.T @ (inverse_factor @ self._shift), inverse_factor)
+
+    def mean(self, prior_precision: FloatArray) -> Any:
+        """Posterior mean [D] of the weights alone, at half the cost."""
+        factor = self._factor(prior_precision)
+        return self._xp.linalg.solve(factor.T, self._xp.linalg.solve(factor, self._shift))
 
     def fade(self, factor: float) -> None:
         """Let the information of everything that was observed shrink by a factor in (0, 1]: the weights may drift."""
@@ -75,3 +78,7 @@ class LinearPosterior:
         """Restore the sums."""
         self._precision = self._xp.asarray(state["precision"])
         self._shift = self._xp.asarray(state["shift"])
+
+    def _factor(self, prior_precision: FloatArray) -> Any:
+        """Cholesky factor of the posterior precision A."""
+        return self._xp.linalg.cholesky(self._precision + self._xp.diag(self._xp.asarray(prior_precision)))

@@ -26,7 +26,8 @@ from vipray.predictors.array_namespace import to_numpy
 from vipray.predictors.prompt_index import PromptIndex, check_embeddings
 
 _MEDIAN_SAMPLE = 1024  # prompts whose pairwise distances give the median; more do not move it
-_BLOCK_ROWS = 65_536  # rows of K(·, S) in memory at once: 0.27 GB in float64 at B = 512
+_BLOCK_NUMBERS = 2**19  # of K(·, S) in memory at once: 4 MiB stay in the cache, and malloc hands them out again
+_MIN_BLOCK_ROWS = 256
 _JITTER_GROWTH = 10.0
 _JITTER_TRIES = 8
 
@@ -36,7 +37,7 @@ class PaperGP:
 
     Args:
         prompt_ids: Q distinct prompts.
-        embeddings: [Q, D] finite numbers, row q for `prompt_ids[q]`.
+        embeddings: [Q, D] finite numbers, row q for `prompt_ids[q]`; kept in their own precision, not copied on a CPU.
         clip: observed rates are clipped to [clip, 1 - clip], in (0, 0.5).
         jitter: added to the diagonal of K(S, S); grows where duplicates make it singular.
         prior_success_prob: prediction where nothing is known, in (0, 1).
@@ -61,8 +62,7 @@ class PaperGP:
         self._index = PromptIndex(prompt_ids)
         check_embeddings(prompt_ids, embeddings)
         self._xp: Any = xp
-        self._x = xp.asarray(embeddings, dtype=xp.float64)
-        self._sq_norm = (self._x**2).sum(axis=1)
+        self._x = xp.asarray(embeddings)
         self._clip = clip
         self._jitter = jitter
         self._h = bandwidth if bandwidth is not None else self._median_distance()
@@ -84,10 +84,12 @@ class PaperGP:
         s = xp.asarray(rows)
         rate = np.clip(wins / (wins + losses), self._clip, 1.0 - self._clip)
         g_hat = xp.asarray(np.log(rate / (1.0 - rate)))
-        weights = self._solve(self._kernel(s, s), g_hat - self._mean[s])
-        for start in range(0, len(self._index), _BLOCK_ROWS):
-            block = slice(start, start + _BLOCK_ROWS)
-            self._mean[block] += self._kernel(block, s) @ weights
+        x_s = self._rows(s)
+        weights = self._solve(self._kernel(x_s, x_s), g_hat - self._mean[s])
+        num_rows = max(_MIN_BLOCK_ROWS, _BLOCK_NUMBERS // len(rows))
+        for start in range(0, len(self._index), num_rows):
+            block = slice(start, start + num_rows)
+            self._mean[block] += self._kernel(self._rows(block), x_s) @ weights
         self._mean[s] = g_hat
         self._num_updates += 1
 
@@ -109,12 +111,18 @@ class PaperGP:
         """Bandwidth and number of updates."""
         return {"bandwidth": self._h, "updates": float(self._num_updates)}
 
-    def _kernel(self, rows: Any, columns: Any) -> Any:
-        """K between two sets of prompts, from |x - y|² = |x|² + |y|² - 2 x·y."""
+    def _rows(self, rows: Any) -> Any:
+        """Embeddings [N, D] of some prompts in float64, which the difference of squares below needs."""
+        return self._xp.asarray(self._x[rows], dtype=self._xp.float64)
+
+    def _kernel(self, x: Any, y: Any) -> Any:
+        """K [N, M] between embeddings, from |x - y|² = |x|² + |y|² - 2 x·y, in place."""
         xp = self._xp
-        sq = self._sq_norm[rows][:, None] + self._sq_norm[columns][None, :]
-        sq -= 2.0 * (self._x[rows] @ self._x[columns].T)
-        return xp.exp(xp.maximum(sq, 0.0) / (-2.0 * self._h**2))
+        k = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :]
+        k -= x @ (2.0 * y).T
+        k = xp.maximum(k, 0.0, k)
+        k /= -2.0 * self._h**2
+        return xp.exp(k, k)
 
     def _solve(self, k: Any, rhs: Any) -> Any:
         """Solve (K + jitter I) x = rhs by Cholesky, with more jitter where rounding leaves K indefinite."""
@@ -133,8 +141,9 @@ class PaperGP:
     def _median_distance(self) -> float:
         """The median heuristic: the median distance between distinct prompts of an even sample."""
         q = len(self._index)
-        rows = self._xp.asarray(np.unique(np.linspace(0, q - 1, min(q, _MEDIAN_SAMPLE)).astype(np.int64)))
-        sq = self._sq_norm[rows][:, None] + self._sq_norm[rows][None, :] - 2.0 * (self._x[rows] @ self._x[rows].T)
+        x = self._rows(self._xp.asarray(np.unique(np.linspace(0, q - 1, min(q, _MEDIAN_SAMPLE)).astype(np.int64))))
+        sq_norm = (x**2).sum(axis=1)
+        sq = sq_norm[:, None] + sq_norm[None, :] - 2.0 * (x @ x.T)
         distance = np.sqrt(np.maximum(to_numpy(sq), 0.0))
         off_diagonal = distance[np.triu_indices(len(distance), k=1)]
         median = float(np.median(off_diagonal)) if off_diagonal.size else 0.0

@@ -1,0 +1,97 @@
+"""What a benchmark found, as values and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+_UNITS = {"s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")), "bytes": ((1e9, "GB"), (1e6, "MB"), (1.0, "B"))}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One measurement beside that of an alternative, from the same run.
+
+    Attributes:
+        what: what was measured.
+        ours: seconds or bytes.
+        alternative: what else would do the job.
+        theirs: its seconds or bytes; None where it did not end in time.
+        unit: `s` or `bytes`.
+        paper: what the paper states for its own machine, or nothing.
+        note: what else to know of the alternative.
+    """
+
+    what: str
+    ours: float
+    alternative: str
+    theirs: float | None
+    unit: str = "s"
+    paper: str = ""
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the alternative takes what we take."""
+        return None if self.theirs is None else self.theirs / self.ours
+
+
+@dataclass(frozen=True)
+class Target:
+    """A limit that a measurement should keep."""
+
+    what: str
+    limit: float
+    measured: float
+    unit: str = "s"
+
+    @property
+    def met(self) -> bool:
+        """Whether the limit was kept."""
+        return self.measured <= self.limit
+
+    def __str__(self) -> str:
+        figures = f"within {quantity(self.limit, self.unit)}: {quantity(self.measured, self.unit)}"
+        return f"target {self.what} {figures}, {'met' if self.met else 'missed'}"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All that one benchmark found."""
+
+    title: str
+    comparisons: tuple[Comparison, ...]
+    targets: tuple[Target, ...]
+
+    def table(self) -> Table:
+        """The comparisons for the terminal."""
+        table = Table(title=self.title, title_justify="left")
+        for heading in ("what", "ours", "alternative", "theirs", "ratio", "paper (its machine)", "note"):
+            table.add_column(heading, justify="right" if heading in ("ours", "theirs", "ratio") else "left")
+        for row in self.comparisons:
+            theirs = "-" if row.theirs is None else quantity(row.theirs, row.unit)
+            ratio = "-" if row.ratio is None else f"{row.ratio:,.{0 if row.ratio >= 100 else 2}f}"
+            ours = quantity(row.ours, row.unit)
+            table.add_row(row.what, ours, row.alternative, theirs, ratio, row.paper or "-", row.note)
+        return table
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, ratios and verdicts included."""
+        return {
+            "title": self.title,
+            "comparisons": [dataclasses.asdict(row) | {"ratio": row.ratio} for row in self.comparisons],
+            "targets": [dataclasses.asdict(target) | {"met": target.met} for target in self.targets],
+        }
+
+
+def quantity(value: float, unit: str) -> str:
+    """Seconds or bytes in a unit that suits their size.
+
+    >>> quantity(0.00123, "s"), quantity(1.156e9, "bytes")
+    ('1.23 ms', '1.16 GB')
+    """
+    scale, name = next((pair for pair in _UNITS[unit] if value >= pair[0]), _UNITS[unit][-1])
+    return f"{value / scale:.3g} {name}"
