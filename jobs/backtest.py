@@ -195,7 +195,7 @@ def _table(results: dict[tuple[str, str], dict[str, Scores]], title: str) -> Tab
     table.add_column("policy")
     for name in buckets:
         table.add_column(name, justify="right")
-    for heading in ("95 % (all)", "captured", "log-loss", "RMSE", "ECE", "MAE"):
+    for heading in ("95 % (all)", "captured", "log-loss", "p<0.1", "RMSE", "ECE", "MAE"):
         table.add_column(heading, justify="right")
     for (predictor, policy), scores in results.items():
         overall = scores["all"]
@@ -209,6 +209,7 @@ def _table(results: dict[tuple[str, str], dict[str, Scores]], title: str) -> Tab
             f"{overall.ratio_interval[0]:.3f}-{overall.ratio_interval[1]:.3f}",
             captured,
             f"{overall.log_loss:.3f}",
+            f"{overall.log_loss_by_band['p<0.1']:.3f}" if "p<0.1" in overall.log_loss_by_band else "-",
             f"{overall.denoised_rmse:.3f}",
             f"{overall.calibration_error:.3f}",
             f"{overall.mae:.3f}",

@@ -61,6 +61,9 @@ def test_the_ratio_is_what_the_truth_says():
     assert scores["uniform"].ratio == 1.0
     assert scores["vip"].denoised_rmse < 0.03 < 0.1 < scores["vip"].mae  # sampling noise is taken off the one only
     assert scores["vip"].calibration_error < 0.02
+    hard = p[p < 0.1]
+    entropy = -(hard * np.log(hard) + (1 - hard) * np.log(1 - hard)).mean()
+    assert scores["vip"].log_loss_by_band["p<0.1"] == pytest.approx(entropy, rel=0.1)
 
 
 def test_nothing_is_seen_before_it_is_predicted():

@@ -37,6 +37,7 @@ class Forecaster(Protocol):
 
 
 BUCKETS = {"0": (0, 0), "1": (1, 1), "2-4": (2, 4), "5-14": (5, 14), "15+": (15, 10**9)}
+BANDS = {"p<0.1": (0.0, 0.1), "0.1-0.3": (0.1, 0.3), "0.3-0.7": (0.3, 0.7), "0.7-0.9": (0.7, 0.9), "p>0.9": (0.9, 1.1)}
 _ECE_BINS = 10
 
 
@@ -77,6 +78,8 @@ class Scores:
         ratio: realised gradient variance relative to uniform allocation; below 1 is better.
         ratio_interval: 95 % interval of it, by a bootstrap over prompts.
         log_loss: binomial, in nats a rollout.
+        log_loss_by_band: the same for visits predicted within a band of probabilities (`BANDS`), where there are any;
+            hard prompts, predicted below 0.1, come first.
         mae: mean of |p̂ - observed rate|; sampling noise alone keeps it above zero.
         denoised_rmse: root of the mean of (p̂ - p)², the sampling variance of the observed rate taken off.
         calibration_error: mean |mean p̂ - mean rate| over ten bins of equal size.
@@ -86,6 +89,7 @@ class Scores:
     ratio: float
     ratio_interval: tuple[float, float]
     log_loss: float
+    log_loss_by_band: dict[str, float]
     mae: float
     denoised_rmse: float
     calibration_error: float
@@ -166,6 +170,11 @@ def score(trace: Trace, *, num_bootstrap: int = 400, seed: int = 0) -> Scores | 
         ratio=float(trace.variance.sum() / trace.uniform_variance.sum()),
         ratio_interval=_bootstrap_ratio(trace, num_bootstrap, seed),
         log_loss=float(-log_likelihood.sum() / trace.trials.sum()),
+        log_loss_by_band={
+            band: float(-log_likelihood[inside].sum() / trace.trials[inside].sum())
+            for band, (low, high) in BANDS.items()
+            if (inside := (trace.success_prob >= low) & (trace.success_prob < high)).any()
+        },
         mae=float(np.abs(p - rate).mean()),
         denoised_rmse=float(np.sqrt(max(0.0, float(((p - rate) ** 2 - noise).mean())))),
         calibration_error=float(sum(gaps) / len(p)),
