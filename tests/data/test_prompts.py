@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from vipray.config import TaskConfig
@@ -60,3 +63,24 @@ def test_a_task_gives_the_same_prompts_again_with_ids_by_label():
 def test_tasks_that_reasoning_gym_refuses_are_named(task, words):
     with pytest.raises(ConfigError, match=words):
         open_task("x", task)
+
+
+def test_reasoning_gym_works_without_its_logic_solver():
+    """Where no C compiler built pycosat, only the tasks that use it fail, and they say why."""
+    code = (
+        "import importlib.util as u, sys\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'pycosat' else find(name, *rest)\n"
+        "from vipray.config import TaskConfig\n"
+        "from vipray.data.tasks import read_tasks\n"
+        "assert len(list(read_tasks({'sums': TaskConfig('chain_sum', 3)}))) == 3\n"
+        "from vipray.errors import ConfigError\n"
+        "try:\n"
+        "    list(read_tasks({'zebra': TaskConfig('zebra_puzzles', 1)}))\n"
+        "except ConfigError as error:\n"
+        "    assert 'needs pycosat' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr

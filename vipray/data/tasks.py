@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from vipray.config import TaskConfig
@@ -16,6 +19,7 @@ def open_task(label: str, task: TaskConfig) -> Any:
     Raises:
         ConfigError: reasoning-gym does not know the data set, or refuses its parameters.
     """
+    _provide_pycosat()
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
@@ -26,6 +30,25 @@ def open_task(label: str, task: TaskConfig) -> Any:
         return reasoning_gym.create_dataset(task.dataset, size=task.size, seed=task.seed, **task.params)
     except (TypeError, ValueError, AssertionError) as error:  # how reasoning-gym refuses parameters
         raise ConfigError(f"data.tasks.{label}.params={task.params} are refused by {task.dataset}: {error}") from None
+
+
+class _MissingSolver(ModuleType):
+    """Stands where pycosat would be and says so to whoever uses it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ConfigError("this reasoning-gym task needs pycosat: install a C compiler, then `pip install pycosat`")
+
+
+def _provide_pycosat() -> None:
+    """Let reasoning-gym be imported without pycosat.
+
+    It imports that solver at once, for its logic puzzles alone, and PyPI has it as source only: where no C compiler was
+    at hand, everything else works all the same.
+    """
+    if "pycosat" not in sys.modules and importlib.util.find_spec("pycosat") is None:
+        sys.modules["pycosat"] = _MissingSolver("pycosat")
 
 
 def read_tasks(tasks: Mapping[str, TaskConfig]) -> Iterator[Prompt]:
