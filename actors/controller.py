@@ -161,10 +161,11 @@ class Controller:
         start = self._clock()
         allocation = await wait_for(plan.allocation, _PLANNING_TIMEOUT_S, "the allocation of the step")
         wait_s = self._clock() - start
-        spans = [(await wait_for(plan.prediction, _PLANNING_TIMEOUT_S, "the prediction of the step")).span]
+        prediction = await wait_for(plan.prediction, _PLANNING_TIMEOUT_S, "the prediction of the step")
+        spans = [prediction.span]
         if plan.observed is not None:
             spans.append(await wait_for(plan.observed, _PLANNING_TIMEOUT_S, "the predictor's observation"))
-        return Planning(allocation, tuple(spans), cover, wait_s)
+        return Planning(allocation, tuple(spans), cover, wait_s, prediction.metrics)
 
     async def _publish(self, version: int) -> None:
         """Hand a policy version to every generator; each of them confirms it before it serves again.

@@ -30,7 +30,8 @@ class PredictorActor:
         """Predict a batch before any rollout of it."""
         start = self._clock()
         success_prob, gradient_variance = self._predictor.predict(prompt_ids)
-        return Prediction(tuple(prompt_ids), success_prob, gradient_variance, Span(start, self._clock()))
+        span = Span(start, self._clock())
+        return Prediction(tuple(prompt_ids), success_prob, gradient_variance, span, self._predictor.metrics())
 
     def observe(self, prompt_ids: Sequence[str], successes: IntArray, trials: IntArray) -> Span:
         """Learn from the outcomes of a step; return when that was done."""

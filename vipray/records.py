@@ -7,6 +7,7 @@ verifier to the learner and into the log on disk.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -113,12 +114,14 @@ class Prediction:
         success_prob: [B] in [0, 1].
         gradient_variance: [B] `E[4 p (1 - p)]` in [0, 1] under the posterior.
         span: when the predictor worked on it.
+        metrics: figures about the predictor itself, by name.
     """
 
     prompt_ids: tuple[str, ...]
     success_prob: FloatArray
     gradient_variance: FloatArray
     span: Span
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

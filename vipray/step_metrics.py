@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,21 @@ class Planning:
         predictor_spans: when the predictor observed the last step and predicted this one.
         cover: the last step's training and publishing, behind which planning can hide; None for the first step.
         wait_s: how long the controller stood still for the allocation, overhead of the calls included.
+        predictor_metrics: figures about the predictor itself, by name.
     """
 
     allocation: Allocation
     predictor_spans: tuple[Span, ...]
     cover: Span | None
     wait_s: float
+    predictor_metrics: Mapping[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
         """Hidden and exposed seconds of predictor and allocator, and the wait."""
         predictor = _split("predictor", self.predictor_spans, self.cover)
         allocator = _split("allocator", (self.allocation.span,), self.cover)
-        return {**predictor, **allocator, "allocation/wait_s": self.wait_s}
+        own = {f"predictor/{name}": value for name, value in self.predictor_metrics.items()}
+        return {**own, **predictor, **allocator, "allocation/wait_s": self.wait_s}
 
 
 def _split(name: str, spans: Sequence[Span], cover: Span | None) -> dict[str, float]:

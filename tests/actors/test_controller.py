@@ -166,6 +166,7 @@ async def test_the_predictor_learns_the_outcomes_of_the_step():
     rates = np.clip([row["successes"] / row["trials"] for row in rows], 0.05, 0.95)
     assert p == pytest.approx(rates)
     assert sum(row["trials"] for row in rows) == ALLOCATION.rollout_budget
+    assert setup.recorder.metrics[0]["predictor/updates"] == 0  # as it stood when it predicted the first step
 
 
 async def test_evaluation_uses_equal_n_and_stays_hidden_from_the_predictor():
