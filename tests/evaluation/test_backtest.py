@@ -123,7 +123,7 @@ def known(real_log):
 
 
 def test_the_default_beats_the_baselines_on_a_real_log(real_log, known):
-    """Ratios by earlier visits; nothing was tuned on this log."""
+    """Ratios by earlier visits; the bounds are about what the best baselines reach."""
     predictor = make_predictor(PredictorConfig(array_backend="numpy"), known)
     log = PassRateLog(real_log.prompt_ids, real_log.steps[:44], real_log.texts)  # all prompts have so many
     (trace,) = walk(log, predictor, ["vip"], **SETTINGS).values()
