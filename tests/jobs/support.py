@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -65,12 +65,17 @@ def process_tree(pid: int) -> list[psutil.Process]:
 def still_running(processes: list[psutil.Process], wait_s: float) -> list[str]:
     """Names of those that are alive after at most `wait_s` seconds."""
     _, alive = psutil.wait_procs(processes, timeout=wait_s)
-    return [p.name() for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    names = []
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                names.append(process.name())
+    return names
 
 
 def stop(processes: list[psutil.Process]) -> None:
     for process in processes:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
     psutil.wait_procs(processes, timeout=10)
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pyarrow.parquet as pq
@@ -154,7 +154,12 @@ def running_job(tmp_path, tiny_model):
 
 
 def names(processes):
-    return [" ".join(process.cmdline()) for process in processes if process.is_running()]
+    """Command lines of those that still have one; others ended in the meantime."""
+    lines = []
+    for process in processes:
+        with suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return lines
 
 
 def test_sigterm_while_the_engines_start_ends_every_process(tmp_path, tiny_model):
