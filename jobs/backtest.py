@@ -125,6 +125,16 @@ def _fresh(config: PredictorConfig, log: PassRateLog, embeddings: FloatArray | N
     return make_predictor(config, PromptKnowledge(log.prompt_ids, embeddings, log.tasks, log.texts))
 
 
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What every walk through a log is given."""
+    return {
+        "budget_per_prompt": args.budget,
+        "lower": args.lower,
+        "upper": args.upper,
+        "estimator": args.estimator,
+    }
+
+
 def _walk(
     args: argparse.Namespace,
     log: PassRateLog,
@@ -132,18 +142,12 @@ def _walk(
     policies: list[str],
     embeddings: FloatArray | None,
 ) -> dict[tuple[str, str], Trace]:
-    settings = {
-        "budget_per_prompt": args.budget,
-        "lower": args.lower,
-        "upper": args.upper,
-        "estimator": args.estimator,
-    }
     forecasters = {name: _fresh(config, log, embeddings) for name, config in configs.items()}
     forecasters[YARDSTICK] = Smoother(log)
     return {
         (name, policy): trace
         for name, forecaster in forecasters.items()
-        for policy, trace in walk(log, forecaster, policies, **settings).items()
+        for policy, trace in walk(log, forecaster, policies, **_settings(args)).items()
     }
 
 
@@ -164,11 +168,8 @@ def _cold(
                 held_out_log,
                 _fresh(config, log, embeddings),
                 policies,
-                budget_per_prompt=args.budget,
-                lower=args.lower,
-                upper=args.upper,
-                estimator=args.estimator,
                 judge=functools.partial(_is_step, last),
+                **_settings(args),
             )
             for policy, trace in traces.items():
                 parts.setdefault((name, policy), []).append(trace)
