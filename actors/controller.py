@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from ray.exceptions import RayError
@@ -24,7 +25,14 @@ from ray.exceptions import RayError
 from actors.handles import Actors
 from actors.rollouts import GeneratorPool, RolloutBatch, RolloutMaker
 from actors.waiting import wait_for
-from vipray.config import EvaluationConfig, GeneratorConfig, LearnerConfig, VerifierConfig, WeightsConfig
+from vipray.config import (
+    CheckpointConfig,
+    EvaluationConfig,
+    GeneratorConfig,
+    LearnerConfig,
+    VerifierConfig,
+    WeightsConfig,
+)
 from vipray.data.sampler import PromptSampler
 from vipray.errors import WaitTimeoutError, WeightSyncError
 from vipray.records import RolloutId, Span
@@ -57,6 +65,8 @@ class ControllerOptions:
     verifiers: VerifierConfig
     learner: LearnerConfig
     weights: WeightsConfig
+    checkpoints: CheckpointConfig
+    checkpoint_dir: Path
     evaluation: EvaluationConfig
 
 
@@ -131,6 +141,7 @@ class Controller:
             _, publishing_s = await self._timed(self._publish(step + 1))
             ended = self._clock()
             cover = Span(dispatched, ended)
+            await self._save(step + 1)
             metrics = {
                 "step": step,
                 "step/time_s": ended - started,
@@ -148,6 +159,7 @@ class Controller:
             self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
             started = ended
         await wait_for(observed, _PLANNING_TIMEOUT_S, "the predictor's last observation")
+        await self._saved()
         await self._evaluate(self._options.steps)
         await self._written()
 
@@ -170,17 +182,18 @@ class Controller:
     async def _publish(self, version: int) -> None:
         """Hand a policy version to every generator; each of them confirms it before it serves again.
 
-        The chunks are return values of the learner's method, so that the driver owns them and they outlive a rank.
-        A learner that fails is found out before a generator is asked for anything.
+        Each rank publishes the rows that it holds. The chunks are return values of the learners' method, so that the
+        driver owns them and they outlive a rank. A learner that fails is found out before a generator is asked for
+        anything.
         """
-        first, *others = self._actors.learners
         num_returns = 1 + self._actors.num_chunks
-        manifest, *chunks = first.publish.options(num_returns=num_returns).remote(version)
-        gathered = [manifest, *(rank.publish.remote(version) for rank in others)]
-        await wait_for(_all(gathered), self._options.weights.timeout_s, f"the learner to publish version {version}")
+        ranks = [rank.publish.options(num_returns=num_returns).remote(version) for rank in self._actors.learners]
+        manifests = [references[-1] for references in ranks]  # the last that a rank yields, and small
+        await wait_for(_all(manifests), self._options.weights.timeout_s, f"the learner to publish version {version}")
+        chunks = [chunk for group in zip(*(references[:-1] for references in ranks), strict=True) for chunk in group]
         generators = dict(self._pool.handles)
         results = await asyncio.gather(
-            *(self._load(name, generator, version, manifest, chunks) for name, generator in generators.items()),
+            *(self._load(name, generator, version, manifests[0], chunks) for name, generator in generators.items()),
             return_exceptions=True,
         )
         for generator_id, result in zip(generators, results, strict=True):
@@ -189,6 +202,21 @@ class Controller:
             elif isinstance(result, BaseException):
                 raise result
         self._pool.require(f"none took version {version}")
+
+    async def _save(self, step: int) -> None:
+        """Have a checkpoint saved if one is due after `step` steps; it is written behind the next step."""
+        checkpoints = self._options.checkpoints
+        if not checkpoints.every_steps or (step % checkpoints.every_steps and step != self._options.steps):
+            return
+        root, keep = str(self._options.checkpoint_dir.absolute()), checkpoints.keep_last
+        saves = [rank.save.remote(root, step, keep) for rank in self._actors.learners]
+        what = f"the learner to copy its state after step {step}"
+        await wait_for(_all(saves), self._options.learner.step_timeout_s, what)
+
+    async def _saved(self) -> None:
+        """Wait for the last checkpoint to be complete."""
+        saves = [rank.finish_saving.remote() for rank in self._actors.learners]
+        await wait_for(_all(saves), self._options.learner.step_timeout_s, "the last checkpoint to be complete")
 
     async def _load(self, generator_id: str, generator: Any, version: int, manifest: Any, chunks: list[Any]) -> None:
         what = f"generator {generator_id} to take version {version}"

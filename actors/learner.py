@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,25 +36,36 @@ class LearnerActor:
             probe.bind(("", 0))
             return ray.util.get_node_ip_address(), probe.getsockname()[1]
 
-    def setup(self, rank: int, num_ranks: int, host: str, port: int) -> int:
-        """Join the group and load the model; return the number of chunks of a publication."""
+    def setup(self, rank: int, num_ranks: int, host: str, port: int) -> tuple[int, str]:
+        """Join the group and load the model; return the chunks that a rank publishes, and a line on how it computes."""
         from vipray.learner.trainer import Rendezvous
 
         if host.startswith("127."):  # gloo looks its interface up by host name, which may lead elsewhere
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._trainer = self._build(Rendezvous(rank, num_ranks, host, port))
-        return int(self._trainer.num_chunks)
+        return int(self._trainer.num_chunks), str(self._trainer.summary)
+
+    def load(self, folder: str) -> int:
+        """Go on from a checkpoint; return the training steps that were taken before it."""
+        return int(self._trainer.load(Path(folder)))
 
     def train(self, allocation: Allocation, *rollouts: pa.RecordBatch) -> tuple[dict[str, float], Span]:
-        """Take one optimiser step; return its metrics and when it was taken."""
+        """Train on a batch; return metrics, and when it was done."""
         start = self._clock()
         metrics = self._trainer.train(rollouts, allocation)
         return metrics, Span(start, self._clock())
 
-    def publish(self, version: int) -> Any:
-        """Return the manifest and then each chunk on rank 0, None on the others."""
-        published = self._trainer.publish(version)
-        return None if published is None else (published[0], *published[1])
+    def publish(self, version: int) -> Iterator[Any]:
+        """Yield the chunks of this rank's rows, so that one at a time is in memory, and the manifest last."""
+        yield from self._trainer.publish(version)
+
+    def save(self, root: str, step: int, keep_last: int) -> None:
+        """Start saving a checkpoint."""
+        self._trainer.save(Path(root), step, keep_last)
+
+    def finish_saving(self) -> None:
+        """Return once the last checkpoint is complete."""
+        self._trainer.finish_saving()
 
     def shutdown(self) -> None:
         """Leave the group."""

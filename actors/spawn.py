@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,13 @@ from actors.predictor import PredictorActor
 from actors.rollout_writer import RolloutWriter
 from actors.verifier import VerifierActor
 from actors.waiting import wait_for
-from vipray.config import Config, PredictorConfig, TaskConfig
+from vipray.config import Config, PredictorConfig, TaskConfig, VerifierConfig
 from vipray.data.prompts import PromptSet
 from vipray.errors import ActorStartError, WaitTimeoutError, summary_line
 from vipray.inference.protocol import Engine
 from vipray.predictors.protocol import Predictor
-from vipray.verifiers.protocol import Verifier
+from vipray.verifiers.builder import VerifierBuilder
+from vipray.verifiers.workers import VerifierPool
 
 if TYPE_CHECKING:
     from vipray.learner.trainer import Rendezvous, Trainer
@@ -80,6 +81,9 @@ def build_trainer(config: Config, rendezvous: Rendezvous) -> Trainer:
         rounding=config.weights.rounding,
         chunk_nbytes=config.weights.chunk_mib << 20,
         seed=config.run.seed,
+        max_completion_tokens=config.sampling.max_tokens,
+        total_steps=config.optimizer_steps,
+        model_source=config.model.path,
     )
     return Trainer(config.learner, options, rendezvous)
 
@@ -90,10 +94,14 @@ def _build_predictor(config: PredictorConfig, prompts: PromptSet) -> Predictor:
     return build_predictor(config, prompts)
 
 
-def _build_verifier(tasks: dict[str, TaskConfig]) -> Verifier:
-    from vipray.verifiers.reasoning_gym import ReasoningGymVerifier
-
-    return ReasoningGymVerifier(tasks)
+def _build_pool(config: VerifierConfig, tasks: dict[str, TaskConfig], names: Sequence[str]) -> VerifierPool:
+    return VerifierPool(
+        VerifierBuilder(config.function, tasks, config.python_tests),
+        names,
+        num_workers=config.workers,
+        answer_timeout_s=config.answer_timeout_s,
+        memory_mib=config.memory_mib,
+    )
 
 
 async def spawn(config: Config, prompts: PromptSet, run_dir: Path, on_stage: Callable[[str], None]) -> Actors:
@@ -136,9 +144,9 @@ async def _spawn(
         num_gpus=config.predictor.num_gpus,
     )
     allocator = start(AllocatorActor, config.allocation, num_cpus=config.allocation.num_cpus)
-    build_verifier = functools.partial(_build_verifier, config.data.tasks)
+    build_pool = functools.partial(_build_pool, config.verifiers, config.data.tasks)
     verifiers = [
-        start(VerifierActor, build_verifier, table, num_cpus=config.verifiers.num_cpus)
+        start(VerifierActor, build_pool, table, num_cpus=config.verifiers.num_cpus)
         for _ in range(config.verifiers.count)
     ]
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -171,7 +179,7 @@ async def _spawn(
         f"starting vLLM in {config.generators.count} generators, FSDP2 in {config.learner.ranks} learner ranks, "
         f"{config.verifiers.count} verifiers, predictor and allocator"
     )
-    num_chunks, *_ = await asyncio.gather(
+    (num_chunks, summary), *_ = await asyncio.gather(
         _set_up_learners(learners, timeout_s),
         wait_for(predictor.ready.remote(), timeout_s, "the predictor to be ready"),
         wait_for(allocator.ready.remote(), timeout_s, "the allocator to be ready"),
@@ -182,14 +190,27 @@ async def _spawn(
             for generator_id, generator in generators.items()
         ),
     )
+    on_stage(f"the learner computes in {summary}")
+    if config.checkpoints.load:
+        await _load_checkpoint(learners, config.checkpoints.load, timeout_s, on_stage)
     return Actors(predictor, allocator, generators, verifiers, learners, writer, num_chunks)
 
 
-async def _set_up_learners(learners: list[Any], timeout_s: float) -> int:
+async def _set_up_learners(learners: list[Any], timeout_s: float) -> tuple[int, str]:
     host, port = await wait_for(learners[0].address.remote(), timeout_s, "the first learner rank to be placed")
     setups = [rank.setup.remote(index, len(learners), host, port) for index, rank in enumerate(learners)]
-    chunks = [await wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
-    return int(chunks[0])
+    results = [await wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
+    num_chunks, summary = results[0]
+    return num_chunks, summary
+
+
+async def _load_checkpoint(learners: list[Any], folder: str, timeout_s: float, on_stage: Callable[[str], None]) -> None:
+    path = str(Path(folder).expanduser().absolute())
+    loads = [rank.load.remote(path) for rank in learners]
+    steps = [
+        await wait_for(load, timeout_s, f"learner rank {index} to load {path}") for index, load in enumerate(loads)
+    ]
+    on_stage(f"the learner goes on from {path}, saved after {steps[0]} steps")
 
 
 def _engine_environment(config: Config) -> dict[str, str]:

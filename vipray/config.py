@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from vipray.config_validation import problems
+from vipray.config_validation import problems, task_shares
 from vipray.errors import ConfigError
 
 
@@ -43,18 +43,57 @@ class TaskConfig:
     """One reasoning-gym data set of the prompt mix; its key in `data.tasks` is the task's label."""
 
     dataset: str = MISSING
-    size: int = MISSING
+    size: int | None = None  # prompts; null: the share of `data.mix_size` that `weight` gives
     seed: int = 0
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)  # of the data set; they go before `difficulty`
+    difficulty: int | None = None  # level of the data set's curriculum, from 0; null: its defaults
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    """Which columns of a data file mean what; the prompt is a text or a list of chat messages."""
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+    task: str | None = None
+    id: str | None = None
+    aliases: str | None = None  # further right answers
+
+
+@dataclass(frozen=True)
+class FileConfig:
+    """One data file, Parquet or JSONL; its key in `data.files` is its label and begins the ids of its prompts."""
+
+    path: str = MISSING  # a file, a pattern such as data/train-*.parquet, or `package:NAME/FILE`
+    format: str = "auto"  # auto | verl | gsm8k | columns
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    verifier: str = ""  # a key of vipray/verifiers/build.py; empty: the one that the format tells
+    task: str = ""  # label of all its prompts; empty: its column or `data_source`, else the file's label
+    limit: int | None = None  # prompts to keep at most, the first ones
+
+
+@dataclass(frozen=True)
+class BadRowsConfig:
+    """What becomes of rows that cannot be trained on: drop (count, and name the first) | refuse (an error)."""
+
+    empty_prompt: str = "drop"
+    missing_answer: str = "refuse"
+    conflicting_answers: str = "drop"  # one prompt with different answers: all of its rows
+    ungradable_answer: str = "drop"  # the verifier cannot grade it
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The prompts: a mix of reasoning-gym tasks, each by label."""
+    """The prompts: a mix of reasoning-gym tasks and data files, each by label."""
 
     tasks: dict[str, TaskConfig] = field(default_factory=dict)
-    system_prompt: str | None = None
+    files: dict[str, FileConfig] = field(default_factory=dict)
+    mix_size: int | None = None  # prompts of the tasks that have a weight, together
+    system_prompt: str | None = None  # for prompts that bring none
     max_prompt_tokens: int = 256
+    bad_rows: BadRowsConfig = field(default_factory=BadRowsConfig)
+    on_change: str = "refuse"  # refuse | continue: when a run is resumed with other prompts than it began with
 
 
 @dataclass(frozen=True)
@@ -157,12 +196,37 @@ class GeneratorConfig:
 
 
 @dataclass(frozen=True)
+class PythonTestsConfig:
+    """The sandbox of the verifier `python_tests`: what one answer's code may take, in all its tests together."""
+
+    timeout_s: float = 4.0  # of wall-clock time; more is no evidence, because it depends on the machine's load
+    cpu_s: int = 2  # of processor time in one process; more is a wrong answer
+    memory_mib: int = 512  # of each process
+    processes: int = 16  # at once, threads counted
+    file_mib: int = 16
+
+
+@dataclass(frozen=True)
 class VerifierConfig:
-    """The verifier pool."""
+    """The verifier actors, each with worker processes of its own."""
 
     count: int = 2
     num_cpus: float = 0.0
-    timeout_s: float = 60.0  # longest wait for one verdict
+    timeout_s: float = 60.0  # longest wait of the controller for one verdict, the queue of its actor included
+    workers: int = 1  # processes of an actor that score at the same time
+    answer_timeout_s: float = 5.0  # longest time that one answer may take; then its worker is replaced
+    memory_mib: int = 1024  # how far a worker may grow beyond its size at the start
+    function: str = ""  # `module:callable` of the verifier `function`
+    python_tests: PythonTestsConfig = field(default_factory=PythonTestsConfig)
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters: only they are trained; merged weights are published."""
+
+    rank: int = 0  # 0: every weight is trained
+    alpha: int = 32  # the adapters' product is scaled by alpha / rank
+    target_modules: list[str] = field(default_factory=list)  # ends of layer names; empty: every linear layer
 
 
 @dataclass(frozen=True)
@@ -173,16 +237,36 @@ class LearnerConfig:
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     threads: int = 2
+    # What is computed, and how
+    precision: str = "auto"  # auto | bf16 (computes with the published image) | fp32
+    packing: str = "auto"  # auto | off: completions of a group share their prompt where the model allows it
+    attention: str = "auto"  # auto | sdpa | flex_attention (GPU)
+    activation_checkpointing: bool = False
+    max_row_tokens: int = 2048  # tokens of a micro-batch; groups that are larger are split, their prompt repeated
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    # The loss, see vipray/learner/README.md
+    estimator: str | None = None  # rloo | dr_grpo | grpo; null: allocation.estimator
+    aggregation: str = "prompt_mean"  # prompt_mean | sequence_mean | token_mean
+    length_norm: str = "sequence"  # sequence | constant (by sampling.max_tokens) | none: of a rollout's token terms
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    correction: str = "none"  # none | token | sequence: truncated importance sampling for stale or mismatched rollouts
+    correction_cap: float = 2.0
+    reject_below: float = 0.0  # rollouts whose geometric mean importance ratio is lower or higher are left out
+    reject_above: float | None = None
+    mask_truncated: bool = False  # leave completions that hit sampling.max_tokens out of the loss
+    kl_coefficient: float = 0.0  # > 0 keeps a reference model and a penalty for leaving it
+    # The optimiser
+    prompts_per_step: int | None = None  # prompts of a mini-batch; null: one optimiser step a batch
+    passes_per_batch: int = 1
     learning_rate: float = 1e-5
-    warmup_steps: int = 2
+    schedule: str = "constant"  # constant | linear | cosine, after the warm-up
+    warmup_steps: int = 2  # optimiser steps
+    final_learning_rate_factor: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    length_norm: str = "sequence"  # sequence | none: mean or sum over the tokens of a rollout
-    max_row_tokens: int = 2048  # longest packed row; larger groups are split, their prompt repeated
     collective_timeout_s: float = 300.0
     step_timeout_s: float = 1800.0
 
@@ -194,6 +278,16 @@ class WeightsConfig:
     rounding: str = "stochastic"  # stochastic | nearest; nearest loses small updates in bf16
     chunk_mib: int = 64
     timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Checkpoints of the learner. They can be loaded by any number of ranks; `vipray export` makes models of them."""
+
+    every_steps: int = 0  # 0: none
+    keep_last: int = 2
+    folder: str = ""  # shared by all nodes; empty: `checkpoints` in the run's folder
+    load: str = ""  # a checkpoint to begin from: weights and optimiser
 
 
 @dataclass(frozen=True)
@@ -226,8 +320,22 @@ class Config:
     verifiers: VerifierConfig = field(default_factory=VerifierConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     ray: RayConfig = field(default_factory=RayConfig)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """`checkpoints.folder`, or `checkpoints` in the run's folder."""
+        folder = self.checkpoints.folder
+        return Path(folder).expanduser() if folder else self.output_dir / "checkpoints"
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimiser steps of the whole run: batches x mini-batches of a batch x passes."""
+        prompts = self.allocation.prompts_per_batch
+        size = min(self.learner.prompts_per_step or prompts, prompts)
+        return self.run.steps * math.ceil(prompts / size) * self.learner.passes_per_batch
 
     @property
     def output_dir(self) -> Path:
@@ -268,7 +376,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     found = list(problems(config))
     if found:
         raise ConfigError("; ".join(found))
-    return config
+    return replace(config, data=_with_sizes(config.data))
+
+
+def _with_sizes(data: DataConfig) -> DataConfig:
+    """Give the tasks that have a weight their share of `data.mix_size`."""
+    shares = task_shares(data)
+    sized = {label: replace(data.tasks[label], size=size) for label, size in shares.items()}
+    return replace(data, tasks=data.tasks | sized)
 
 
 def to_yaml(config: Config) -> str:

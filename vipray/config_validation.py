@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vipray.advantages import ADVANTAGES
 from vipray.allocation.estimators import ESTIMATORS
 from vipray.allocation.objectives import OBJECTIVES
 from vipray.allocation.policies import POLICIES
+from vipray.data.mix import share_sizes
 from vipray.predictors import PREDICTOR_KINDS
 
 if TYPE_CHECKING:
-    from vipray.config import AllocationConfig, Config
+    from vipray.config import AllocationConfig, Config, DataConfig, VerifierConfig
 
+AGGREGATIONS = ("prompt_mean", "sequence_mean", "token_mean")
 _MIN_TEMPERATURE = 0.01  # vLLM raises lower ones to it without a word; the learner's ratios would be of another policy
 _MIN_OBJECT_STORE_MIB = 80
+_VERDICTS_AT_ONCE = 4  # that the controller has under way with one verifier
+_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
+_FORMATS = ("auto", "verl", "gsm8k", "columns")
 
 
 def problems(config: Config) -> Iterator[str]:
@@ -25,21 +32,81 @@ def problems(config: Config) -> Iterator[str]:
     yield from _ranges(config)
     yield from _choices(config)
     yield from _allocation_problems(config.allocation)
-    if not config.data.tasks:
-        yield "data.tasks is empty: name at least one reasoning-gym task"
-    for label, task in config.data.tasks.items():
-        if task.size < 1:
-            yield f"data.tasks.{label}.size must be >= 1, got {task.size}"
-    num_prompts = sum(task.size for task in config.data.tasks.values())
-    if config.data.tasks and num_prompts < config.allocation.prompts_per_batch:
-        yield (
-            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {num_prompts} "
-            "prompts of data.tasks: no prompt may come twice in a batch"
-        )
+    yield from _learner_problems(config)
+    yield from _verifier_problems(config.verifiers)
+    yield from _task_problems(config.data)
+    yield from _file_problems(config.data)
+    yield from _prompt_count_problems(config)
     if config.weights.rounding == "stochastic" and config.generators.dtype == "float16":
         yield (
             "weights.rounding=stochastic works on bfloat16, not on generators.dtype=float16: "
             "set weights.rounding=nearest or generators.dtype=bfloat16"
+        )
+
+
+def task_shares(data: DataConfig) -> dict[str, int]:
+    """Prompts of each task that has a weight."""
+    weights = {label: task.weight for label, task in data.tasks.items() if task.weight is not None}
+    return share_sizes(weights, data.mix_size or 0)
+
+
+def _task_problems(data: DataConfig) -> Iterator[str]:
+    if not data.tasks and not data.files:
+        yield "data.tasks is empty: name at least one reasoning-gym task there, or a data file in data.files"
+    if data.mix_size is not None and data.mix_size < 1:
+        yield f"data.mix_size must be >= 1, got {data.mix_size}"
+    for label, task in data.tasks.items():
+        key = f"data.tasks.{label}"
+        if task.size is None and task.weight is None:
+            yield f"{key}.size has no value: set it, or {key}.weight and data.mix_size"
+        if task.size is not None and task.size < 1:
+            yield f"{key}.size must be >= 1, got {task.size}"
+        if task.weight is not None and not (math.isfinite(task.weight) and task.weight > 0):
+            yield f"{key}.weight must be > 0, got {task.weight}"
+        elif task.weight is not None and data.mix_size is None:
+            yield f"{key}.weight={task.weight} needs data.mix_size, the number of prompts that the weights share"
+        if task.difficulty is not None and task.difficulty < 0:
+            yield f"{key}.difficulty must be >= 0, got {task.difficulty}"
+    yield from _share_problems(data)
+
+
+def _share_problems(data: DataConfig) -> Iterator[str]:
+    weights = [task.weight for task in data.tasks.values() if task.weight is not None]
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights) or not (data.mix_size or 0) > 0:
+        return
+    for label, share in task_shares(data).items():
+        size, weight = data.tasks[label].size, data.tasks[label].weight
+        if share < 1:
+            yield f"data.tasks.{label}.weight={weight} gives it no prompt of data.mix_size={data.mix_size}"
+        elif size is not None and size != share:
+            yield f"data.tasks.{label}.size={size} is not its share by weight, {share}: set size or weight, not both"
+
+
+def _file_problems(data: DataConfig) -> Iterator[str]:
+    from vipray.verifiers.build import VERIFIERS  # which imports vipray.config itself
+
+    for label, file in data.files.items():
+        key = f"data.files.{label}"
+        if label in data.tasks:
+            yield f"{key}: data.tasks has the label {label!r} too, and labels begin the prompts' ids: rename one"
+        if file.format not in _FORMATS:
+            yield f"{key}.format must be one of {', '.join(_FORMATS)}, got {file.format!r}"
+        if file.verifier and file.verifier not in VERIFIERS:
+            yield f"{key}.verifier must be one of {', '.join(VERIFIERS)}, got {file.verifier!r}"
+        if file.verifier == "reasoning_gym":
+            yield f"{key}.verifier=reasoning_gym scores prompts of data.tasks alone: choose another"
+        if file.limit is not None and file.limit < 1:
+            yield f"{key}.limit must be >= 1, got {file.limit}"
+
+
+def _prompt_count_problems(config: Config) -> Iterator[str]:
+    tasks = config.data.tasks.values()
+    weighted = config.data.mix_size if any(task.weight is not None for task in tasks) else 0
+    num_prompts = (weighted or 0) + sum(task.size for task in tasks if task.weight is None and task.size is not None)
+    if tasks and not config.data.files and num_prompts < config.allocation.prompts_per_batch:
+        yield (
+            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {num_prompts} "
+            "prompts of data.tasks: no prompt may come twice in a batch"
         )
 
 
@@ -73,11 +140,21 @@ def _positive(config: Config) -> Iterator[str]:
         "learner.max_grad_norm": config.learner.max_grad_norm,
         "learner.clip_high": config.learner.clip_high,
         "learner.max_row_tokens": config.learner.max_row_tokens,
+        "learner.correction_cap": config.learner.correction_cap,
+        "learner.reject_above": config.learner.reject_above,
+        "learner.prompts_per_step": config.learner.prompts_per_step,
+        "learner.passes_per_batch": config.learner.passes_per_batch,
+        "learner.lora.alpha": config.learner.lora.alpha,
+        "checkpoints.keep_last": config.checkpoints.keep_last,
         "weights.chunk_mib": config.weights.chunk_mib,
         "weights.timeout_s": config.weights.timeout_s,
         "generators.start_timeout_s": config.generators.start_timeout_s,
         "generators.rollout_timeout_s": config.generators.rollout_timeout_s,
         "verifiers.timeout_s": config.verifiers.timeout_s,
+        "verifiers.workers": config.verifiers.workers,
+        "verifiers.answer_timeout_s": config.verifiers.answer_timeout_s,
+        "verifiers.memory_mib": config.verifiers.memory_mib,
+        **{f"verifiers.python_tests.{name}": value for name, value in vars(config.verifiers.python_tests).items()},
         "learner.collective_timeout_s": config.learner.collective_timeout_s,
         "learner.step_timeout_s": config.learner.step_timeout_s,
         "ray.num_cpus": config.ray.num_cpus,
@@ -102,6 +179,10 @@ def _not_negative(config: Config) -> Iterator[str]:
         "learner.num_gpus": config.learner.num_gpus,
         "learner.warmup_steps": config.learner.warmup_steps,
         "learner.weight_decay": config.learner.weight_decay,
+        "learner.kl_coefficient": config.learner.kl_coefficient,
+        "learner.reject_below": config.learner.reject_below,
+        "learner.lora.rank": config.learner.lora.rank,
+        "checkpoints.every_steps": config.checkpoints.every_steps,
     }
     for key, value in values.items():
         if not (math.isfinite(value) and value >= 0):
@@ -120,6 +201,8 @@ def _ranges(config: Config) -> Iterator[str]:
     for key, value in (("beta1", config.learner.beta1), ("beta2", config.learner.beta2)):
         if not 0 <= value < 1:
             yield f"learner.{key} must lie in [0, 1), got {value}"
+    if not 0 <= config.learner.final_learning_rate_factor <= 1:
+        yield f"learner.final_learning_rate_factor must lie in [0, 1], got {config.learner.final_learning_rate_factor}"
     if config.sampling.temperature < _MIN_TEMPERATURE:
         yield f"sampling.temperature must be >= {_MIN_TEMPERATURE}, vLLM's least, got {config.sampling.temperature}"
     if config.ray.object_store_mib < _MIN_OBJECT_STORE_MIB:
@@ -135,12 +218,72 @@ def _choices(config: Config) -> Iterator[str]:
         "predictor.paper_gp.preset": (config.predictor.paper_gp.preset, ("none", "paper", "authors_code")),
         "predictor.array_backend": (config.predictor.array_backend, ("auto", "numpy", "cupy")),
         "generators.dtype": (config.generators.dtype, ("bfloat16", "float16", "float32")),
-        "learner.length_norm": (config.learner.length_norm, ("sequence", "none")),
+        "learner.precision": (config.learner.precision, ("auto", "bf16", "fp32")),
+        "learner.packing": (config.learner.packing, ("auto", "off")),
+        "learner.attention": (config.learner.attention, ("auto", "sdpa", "flex_attention")),
+        "learner.estimator": (config.learner.estimator or "rloo", ADVANTAGES),
+        "learner.aggregation": (config.learner.aggregation, AGGREGATIONS),
+        "learner.length_norm": (config.learner.length_norm, ("sequence", "constant", "none")),
+        "learner.correction": (config.learner.correction, ("none", "token", "sequence")),
+        "learner.schedule": (config.learner.schedule, ("constant", "linear", "cosine")),
+        **{f"data.bad_rows.{name}": (rule, ("drop", "refuse")) for name, rule in vars(config.data.bad_rows).items()},
+        "data.on_change": (config.data.on_change, ("refuse", "continue")),
         "weights.rounding": (config.weights.rounding, ("stochastic", "nearest")),
     }
     for key, (value, allowed) in choices.items():
         if value not in allowed:
             yield f"{key} must be one of {', '.join(allowed)}, got {value!r}"
+
+
+def _verifier_problems(verifiers: VerifierConfig) -> Iterator[str]:
+    longest_s = _VERDICTS_AT_ONCE * verifiers.answer_timeout_s
+    if verifiers.timeout_s < longest_s:
+        yield (
+            f"verifiers.timeout_s={verifiers.timeout_s:g} must be >= {_VERDICTS_AT_ONCE} * verifiers.answer_timeout_s "
+            f"= {longest_s:g}: so long {_VERDICTS_AT_ONCE} answers may wait for each other"
+        )
+    if verifiers.python_tests.timeout_s >= verifiers.answer_timeout_s:
+        yield (
+            f"verifiers.python_tests.timeout_s={verifiers.python_tests.timeout_s:g} must be < "
+            f"verifiers.answer_timeout_s={verifiers.answer_timeout_s:g}, which is the limit of the whole verification"
+        )
+    if verifiers.function and not _FUNCTION.fullmatch(verifiers.function):
+        yield f"verifiers.function must be of the form module:callable, got {verifiers.function!r}"
+
+
+def _learner_problems(config: Config) -> Iterator[str]:
+    learner = config.learner
+    if learner.precision == "bf16" and config.generators.dtype != "bfloat16":
+        yield (
+            f"learner.precision=bf16 computes with the numbers that are published, which generators.dtype="
+            f"{config.generators.dtype} does not take: set generators.dtype=bfloat16 or learner.precision=fp32"
+        )
+    if learner.reject_above is not None and learner.reject_above <= learner.reject_below:
+        yield f"learner.reject_above={learner.reject_above} is not above learner.reject_below={learner.reject_below}"
+    if learner.attention == "flex_attention" and not learner.num_gpus:
+        yield "learner.attention=flex_attention has no backward pass on a CPU: set learner.attention=sdpa"
+
+
+def cautions(config: Config) -> Iterator[str]:
+    """Yield one sentence for each setting that a run works with, but that is at odds with the allocation."""
+    learner = config.learner
+    if learner.aggregation != "prompt_mean":
+        yield (
+            f"learner.aggregation={learner.aggregation} weighs prompts by their number of rollouts: the variance "
+            "formula that the allocation minimises does not hold for it, and adaptive allocation can then do harm"
+        )
+    if learner.estimator == "grpo":
+        yield (
+            "learner.estimator=grpo divides each group by its own standard deviation: the allocation's variance "
+            "formula does not hold for it, and easy and hard prompts weigh more than those in between"
+        )
+    elif learner.estimator not in (None, config.allocation.estimator):
+        yield (
+            f"learner.estimator={learner.estimator} is not the estimator that the allocation is optimal for "
+            f"(allocation.estimator={config.allocation.estimator})"
+        )
+    if learner.mask_truncated:
+        yield "learner.mask_truncated=true makes the gradient blind to completions that are too long: it is biased"
 
 
 def _allocation_problems(allocation: AllocationConfig) -> Iterator[str]:

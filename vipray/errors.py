@@ -30,6 +30,18 @@ class BatchContractError(VipRayError):
     """A rollout batch does not hold exactly the rollouts that the allocation asked for."""
 
 
+class VerifierPoolError(VipRayError):
+    """The verifier pool cannot start a worker, or has been closed."""
+
+
+class LearnerGroupError(VipRayError):
+    """A rank of the learner group failed, or did not come to a collective in time."""
+
+
+class CheckpointError(VipRayError):
+    """A checkpoint could not be written, or is not one of this run's model."""
+
+
 class WeightSyncError(VipRayError):
     """An engine did not confirm the weights that it was given."""
 

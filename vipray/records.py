@@ -58,6 +58,7 @@ ROLLOUT_SCHEMA = pa.schema(
         pa.field("reward", pa.float32()),  # null until verified
         pa.field("outcome", pa.string()),  # null until verified; an `Outcome`
         pa.field("extracted", pa.string()),  # what the verifier took for the answer
+        pa.field("reason", pa.string()),  # why it was not paid, where that needs saying
     ]
 )
 
@@ -170,25 +171,50 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class TensorEntry:
-    """Where one tensor lies in a published version: `nbytes` bytes at `offset` of chunk number `chunk`."""
+class TensorPiece:
+    """A stretch of a tensor's bytes: `nbytes` of them at `offset` of chunk number `chunk`."""
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
     chunk: int
     offset: int
     nbytes: int
 
 
 @dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a published version. Its pieces, one for each rank that holds rows of it, are in order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[TensorPiece, ...]
+
+
+@dataclass(frozen=True)
 class WeightManifest:
-    """Table of contents of one published policy version: flat byte chunks and the tensors in them."""
+    """Table of contents of one published policy version: flat byte chunks and the tensors in them.
+
+    Attributes:
+        version: the policy version; -1 for a plan that no version was published by yet.
+        entries: every tensor, in the order of the model's layers.
+        chunk_nbytes: size of each chunk. Chunk `group * num_ranks + rank` holds the rows that rank `rank` has of the
+            tensors of group `group`.
+        num_ranks: ranks that publish; as many chunks in a row hold whole tensors.
+    """
 
     version: int
     entries: tuple[TensorEntry, ...]
     chunk_nbytes: tuple[int, ...]
+    num_ranks: int = 1
 
-    def entries_of(self, chunk: int) -> tuple[TensorEntry, ...]:
-        """The tensors that lie in `chunk`, in order of offset."""
-        return tuple(entry for entry in self.entries if entry.chunk == chunk)
+    @property
+    def num_groups(self) -> int:
+        """Groups of chunks, which is also the number of chunks that each rank publishes."""
+        return len(self.chunk_nbytes) // self.num_ranks
+
+    def chunks_of(self, group: int) -> range:
+        """Numbers of the chunks of a group, rank by rank."""
+        return range(group * self.num_ranks, (group + 1) * self.num_ranks)
+
+    def entries_of(self, group: int) -> tuple[TensorEntry, ...]:
+        """The tensors that lie in the chunks of a group."""
+        return tuple(entry for entry in self.entries if entry.pieces[0].chunk // self.num_ranks == group)

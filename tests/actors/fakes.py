@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from ray.exceptions import RayError
 
-from vipray.records import Allocation, Outcome, Span, TensorEntry, WeightManifest
+from vipray.records import Allocation, Outcome, Span, TensorEntry, TensorPiece, WeightManifest
 from vipray.verifiers.protocol import Score
 
 
@@ -56,6 +58,8 @@ async def _call(method: Any, args: tuple[Any, ...], before: asyncio.Future[Any] 
     if before is not None:
         await asyncio.wait([before])
     result = method(*await _resolve(args))
+    if inspect.isgenerator(result):
+        return list(result)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -87,6 +91,8 @@ class FakeLearner:
     def __init__(self, seconds: float = 0.0) -> None:
         self.batches: list[tuple[Allocation, list[dict[str, Any]]]] = []
         self.seconds = seconds
+        self.saved: list[tuple[str, int, int]] = []
+        self.finished: list[tuple[str, int, int]] = []
 
     async def train(self, allocation: Allocation, *rollouts: Any) -> tuple[dict[str, float], Span]:
         import time
@@ -97,17 +103,40 @@ class FakeLearner:
         metrics = {"engine/logprob_difference/mean": 0.0, "groups/without_signal": 0.0}
         return metrics, Span(start, time.time())
 
-    def publish(self, version: int) -> tuple[WeightManifest, Any]:
-        entry = TensorEntry("w", "uint8", (1,), 0, 0, 1)
-        return WeightManifest(version, (entry,), (1,)), np.zeros(1, np.uint8)
+    def publish(self, version: int) -> Iterator[Any]:
+        entry = TensorEntry("w", "uint8", (1,), (TensorPiece(0, 0, 1),))
+        yield np.zeros(1, np.uint8)
+        yield WeightManifest(version, (entry,), (1,))
+
+    def save(self, root: str, step: int, keep_last: int) -> None:
+        self.saved.append((root, step, keep_last))
+
+    def finish_saving(self) -> None:
+        self.finished = list(self.saved)
 
 
 class EqualityVerifier:
-    """Pays text that is exactly the answer."""
+    """A verifier pool without workers, which pays text that is exactly the answer."""
 
-    def verify(self, prompt: Any, completion: str) -> Score:
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.ready: Future[None] = Future()
+        self.ready.set_result(None)
+
+    def submit(self, prompt: Any, completion: str) -> Future[Score]:
+        future: Future[Score] = Future()
+        future.set_result(self._score(prompt, completion))
+        return future
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+    def _score(self, prompt: Any, completion: str) -> Score:
         if completion == "explode":
-            raise RuntimeError("the scorer broke")
+            return Score.error("the scorer broke")
         right = completion == prompt.answer
         return Score(float(right), Outcome.CORRECT if right else Outcome.WRONG, completion)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,24 +17,24 @@ from actors.predictor import PredictorActor
 from actors.verifier import VerifierActor
 from actors.waiting import wait_for
 from tests.actors.fakes import EqualityVerifier, FakeLearner, FakeWriter, LocalHandle
+from tests.data.support import prompt_set
 from vipray.config import (
     AllocationConfig,
+    CheckpointConfig,
     EvaluationConfig,
     GeneratorConfig,
     LearnerConfig,
     VerifierConfig,
     WeightsConfig,
 )
-from vipray.data.prompts import Prompt, build_prompt_set
+from vipray.data.prompts import Prompt
 from vipray.data.sampler import PromptSampler
 from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, WeightSyncError
 from vipray.inference.scripted_engine import Script, ScriptedEngine
 from vipray.predictors.paper_gp import PaperGP
 
-PROMPTS, _ = build_prompt_set(
-    [Prompt(f"t/{q}", "even" if q % 2 == 0 else "odd", q, f"question {q}", str(100 + q)) for q in range(12)],
-    lambda text: list(text.encode()),
-    100,
+PROMPTS, _ = prompt_set(
+    Prompt(f"t/{q}", "even" if q % 2 == 0 else "odd", q, f"question {q}", str(100 + q)) for q in range(12)
 )
 SCRIPT = Script(
     success_prob={prompt_id: q / 11 for q, prompt_id in enumerate(PROMPTS.prompt_ids)},
@@ -85,7 +86,7 @@ def _same(engine):
 class Setup:
     """A whole run on fakes, with real predictor, allocator, generator and verifier classes."""
 
-    def __init__(self, engines=None, *, steps=3, evaluate=0, learner_s=0.02, learner=None, writer=None):
+    def __init__(self, engines=None, *, steps=3, evaluate=0, checkpoint_every=0, learner_s=0.02, learner=None, writer=None):
         engines = [ScriptedEngine(SCRIPT), ScriptedEngine(SCRIPT)] if engines is None else engines
         x = np.random.default_rng(0).normal(size=(len(PROMPTS), 3))
         gp = PaperGP(PROMPTS.prompt_ids, x, clip=0.05, jitter=1e-3)
@@ -112,6 +113,8 @@ class Setup:
             verifiers=VerifierConfig(timeout_s=5.0),
             learner=LearnerConfig(step_timeout_s=5.0),
             weights=WeightsConfig(timeout_s=5.0),
+            checkpoints=CheckpointConfig(every_steps=checkpoint_every),
+            checkpoint_dir=Path("checkpoints"),
             evaluation=EvaluationConfig(rollouts_per_prompt=evaluate),
         )
         sampler = PromptSampler(PROMPTS.prompt_ids, ALLOCATION.prompts_per_batch, seed=0)
@@ -284,3 +287,10 @@ async def test_a_wait_says_what_it_waited_for():
     object.__setattr__(stuck.controller._options.learner, "step_timeout_s", 0.2)
     with pytest.raises(WaitTimeoutError, match="the learner's step 0"):
         await stuck.run()
+
+
+async def test_checkpoints_are_saved_when_due_and_at_the_end_and_waited_for():
+    setup = await Setup(steps=5, checkpoint_every=2).run()
+    root = str(Path("checkpoints").absolute())
+    assert setup.learner.saved == [(root, 2, 2), (root, 4, 2), (root, 5, 2)]
+    assert setup.learner.finished == setup.learner.saved

@@ -42,7 +42,7 @@ def local_ray():
 @pytest.fixture
 async def pool(local_ray):
     generator: Any = ray.remote(GeneratorActor)
-    chunk = FakeLearner().publish(0)
+    *chunks, manifest = FakeLearner().publish(0)
     handles = {
         name: generator.options(num_cpus=0, max_concurrency=100).remote(
             name, functools.partial(ScriptedEngine, SCRIPT), PROMPTS.table
@@ -50,7 +50,7 @@ async def pool(local_ray):
         for name in ("g0", "g1")
     }
     for handle in handles.values():
-        assert await handle.load_weights.remote(*chunk) == 0
+        assert await handle.load_weights.remote(manifest, *chunks) == 0
     yield GeneratorPool(handles, ray.kill)
     for handle in handles.values():
         ray.kill(handle)

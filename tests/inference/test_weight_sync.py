@@ -39,7 +39,7 @@ async def engine_logprobs(engine):
 
 def learner_logprobs(trainer):
     """The learner's, in float32 with the weights rounded as they were published."""
-    model = trainer._model
+    model = trainer._model.module
     saved = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     model.load_state_dict({name: tensor.bfloat16().float() for name, tensor in saved.items()})
     with torch.no_grad():
@@ -50,7 +50,7 @@ def learner_logprobs(trainer):
 
 def perturb(trainer, kind, rng):
     with torch.no_grad():
-        touched = [p for name, p in trainer._model.named_parameters() if kind in name]
+        touched = [p for name, p in trainer._model.module.named_parameters() if kind in name]
         for parameter in touched:
             local = parameter.to_local()
             local.mul_(1 + 0.5 * torch.randn(local.shape, generator=rng))
@@ -63,7 +63,7 @@ async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeyp
     for name, value in {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}.items():
         monkeypatch.setenv(name, value)
     options = TrainerOptions(folder, "rloo", 1.0, "bfloat16", "nearest", chunk_nbytes=100_000, seed=0)
-    trainer = Trainer(LearnerConfig(threads=1), options, Rendezvous(0, 1, "127.0.0.1", free_port()))
+    trainer = Trainer(LearnerConfig(threads=1, precision="fp32"), options, Rendezvous(0, 1, "127.0.0.1", free_port()))
     engine = VllmEngine(VllmEngineOptions(str(folder), 128, 8, 1.0, "bfloat16", 0, 16, kv_cache_bytes=64 << 20))
     rng = torch.Generator().manual_seed(0)
     try:
@@ -74,9 +74,7 @@ async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeyp
         before = None
         for version, kind in enumerate([None, *kinds]):
             assert kind is None or perturb(trainer, kind, rng) > 0
-            published = trainer.publish(version)
-            assert published is not None
-            manifest, chunks = published
+            *chunks, manifest = trainer.publish(version)
             assert len(chunks) > 2  # layers span chunks
             assert await engine.load_weights(manifest, chunks) == version
             got, expected = await engine_logprobs(engine), learner_logprobs(trainer)

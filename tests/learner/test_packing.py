@@ -1,116 +1,82 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import LlamaConfig, MambaConfig, MistralConfig, Qwen3Config
 
-from vipray.learner.loss import clipped_policy_loss, token_logprobs
-from vipray.learner.packing import TrainingRollout, block_mask, can_pack, pack_group, share_rows
-
-PROMPT = (5, 6, 7, 8)
+from vipray.learner.packing import PackingOptions, TrainingRollout, Unit, plan_rows, why_not_packed
 
 
-def rollout(tokens, advantage=1.0, weight=0.25):
-    return TrainingRollout(PROMPT, tuple(tokens), tuple(-0.5 - 0.1 * k for k in range(len(tokens))), advantage, weight)
+def group(prompt, lengths):
+    return [TrainingRollout((prompt,) * 4, (9,) * n, (-1.0,) * n, 1.0, 0.25) for n in lengths]
 
 
-GROUP = [rollout((9, 10, 11), 1.0), rollout((12,), -0.5), rollout((13, 14), -0.5)]
+groups = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=8).map(
+    lambda many: [group(prompt, lengths) for prompt, lengths in enumerate(many)]
+)
+packings = st.builds(PackingOptions, st.booleans(), st.integers(1, 60), st.sampled_from([0.0, 0.1]))
 
 
-def test_a_packed_row_by_hand():
-    (row,) = pack_group(GROUP, max_row_tokens=100, length_norm="sequence")
-    assert row.token_ids.tolist() == [5, 6, 7, 8, 9, 10, 11, 13, 14, 12]  # longest first
-    assert row.positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 4, 5, 4]
-    assert row.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
-    assert row.predictors.tolist() == [3, 4, 5, 3, 7, 3]
-    assert row.targets.tolist() == [9, 10, 11, 13, 14, 12]
-    assert row.weights.tolist() == pytest.approx([0.25 / 3] * 3 + [0.125] * 2 + [0.25])
-    (plain,) = pack_group(GROUP, max_row_tokens=100, length_norm="none")
-    assert plain.weights.tolist() == [0.25] * 6
+@given(groups, packings, st.integers(1, 4))
+def test_every_rollout_is_computed_once_and_every_rank_has_as_many_rows(many, packing, num_ranks):
+    plan = plan_rows(many, packing, num_ranks)
+    computed = [id(r) for rows in plan.rows for row in rows for unit in row for r in unit.rollouts]
+    assert sorted(computed) == sorted(id(rollout) for one in many for rollout in one)
+    assert len({len(rows) for rows in plan.rows}) == 1
+    for row in (row for rows in plan.rows for row in rows):
+        sizes = [packing.tokens(4, unit.lengths) for unit in row]
+        assert sum(sizes) <= packing.max_tokens or sum(len(unit.rollouts) for unit in row) <= 1
+        assert packing.packed or len(row) <= 1
 
 
-def test_a_completion_sees_the_prompt_and_itself():
-    mask = block_mask(torch.tensor([0, 0, 1, 1, 2]), torch.float32)[0, 0]
-    assert (mask == 0).int().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 0],
-        [1, 1, 0, 0, 1],
-    ]
+@given(groups, packings, st.integers(1, 4))
+def test_splitting_groups_never_makes_the_slowest_rank_slower(many, packing, num_ranks):
+    plan = plan_rows(many, packing, num_ranks)
+    loads = [sum(packing.cost(unit) for row in rows for unit in row) for rows in plan.rows]
+    assert plan.balance == pytest.approx(sum(loads) / num_ranks / max(loads))
+    one_rank = plan_rows(many, packing, 1)
+    assert max(loads) <= sum(packing.cost(unit) for row in one_rank.rows[0] for unit in row) + 1e-9
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(5, 40))
-def test_splitting_a_group_loses_no_token_and_no_weight(lengths, max_row_tokens):
-    group = [rollout(range(length), advantage=float(length)) for length in lengths]
-    rows = pack_group(group, max_row_tokens=max_row_tokens, length_norm="sequence")
-    assert sum(len(row.targets) for row in rows) == sum(lengths)
-    assert sum(float(row.weights.sum()) for row in rows) == pytest.approx(0.25 * len(lengths), rel=1e-5)
-    for row in rows:
-        assert row.token_ids[: len(PROMPT)].tolist() == list(PROMPT)
-        assert row.cost <= max_row_tokens or int(row.segments.max()) == 1
+def test_one_rank_computes_every_prompt_once():
+    many = [group(prompt, [5] * 8) for prompt in range(4)]
+    plan = plan_rows(many, PackingOptions(True, 100), num_ranks=1)
+    assert [[len(row) for row in rows] for rows in plan.rows] == [[2, 2]]  # 44 tokens each, two to a row
+    assert plan.balance == 1.0
+
+
+def test_a_single_large_group_is_shared_by_the_ranks():
+    plan = plan_rows([group(0, [5] * 16)], PackingOptions(True, 1000), num_ranks=2)
+    assert [sum(len(unit.rollouts) for row in rows for unit in row) for rows in plan.rows] == [8, 8]
+    assert plan.balance == 1.0
+
+
+def test_a_rank_with_fewer_rows_cuts_its_own_before_it_gets_fillers():
+    many = [group(0, [40]), group(1, [40]), group(2, [6]), group(3, [6]), group(4, [6])]
+    plan = plan_rows(many, PackingOptions(True, 44), num_ranks=2)
+    assert [len(rows) for rows in plan.rows] == [2, 2]
+    assert all(row for rows in plan.rows for row in rows)
+    lonely = plan_rows([group(0, [40])], PackingOptions(True, 44), num_ranks=2)
+    assert lonely.rows[1] == ((),) and lonely.balance == 0.5
+
+
+def test_costs_by_hand():
+    unit = Unit(tuple(group(0, [3, 2])))
+    assert PackingOptions(True, 100).cost(unit) == 9
+    assert PackingOptions(False, 100).cost(unit) == 14  # two rows of 4 + 3
+    pairs = 4 * 5 / 2 + 3 * 4 + 3 * 4 / 2 + 2 * 4 + 2 * 3 / 2
+    assert PackingOptions(True, 100, 0.5).cost(unit) == 9 + 0.5 * pairs
 
 
 def test_a_group_with_two_prompts_is_refused():
-    stranger = TrainingRollout((1,), (2,), (-1.0,), 0.0, 1.0)
     with pytest.raises(ValueError, match="share their prompt"):
-        pack_group([GROUP[0], stranger], max_row_tokens=100, length_norm="none")
-
-
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(1, 5))
-def test_rows_are_shared_evenly_and_completely(lengths, num_ranks):
-    rows = [pack_group([rollout(range(n))], max_row_tokens=100, length_norm="none")[0] for n in lengths]
-    shares = share_rows(rows, num_ranks)
-    assert sorted(id(row) for share in shares for row in share) == sorted(id(row) for row in rows)
-    loads = [sum(row.cost for row in share) for share in shares]
-    assert max(loads) - min(loads) <= max(row.cost for row in rows)
-
-
-def _gradients(model, rows, packed):
-    model.zero_grad()
-    logprobs = []
-    for row in rows:
-        output = model(
-            input_ids=row.token_ids[None],
-            position_ids=row.positions[None],
-            attention_mask=block_mask(row.segments, torch.float32) if packed else None,
-            logits_to_keep=row.predictors,
-        )
-        values = token_logprobs(output.logits[0], row.targets, 1.0)
-        clipped_policy_loss(values, row, clip_low=0.2, clip_high=0.28).loss.backward()
-        logprobs.append(values.detach())
-    return torch.cat(logprobs), torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-def test_packing_changes_neither_log_probabilities_nor_gradients(tiny_model):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation="sdpa")
-    packed = _gradients(model, pack_group(GROUP, max_row_tokens=100, length_norm="sequence"), packed=True)
-    rows = pack_group(GROUP, max_row_tokens=100, length_norm="sequence", packed=False)
-    assert len(rows) == 3
-    plain = _gradients(model, rows, packed=False)
-    assert torch.allclose(packed[0], plain[0], atol=1e-4)
-    assert float((packed[1] - plain[1]).norm() / plain[1].norm()) < 1e-4
+        plan_rows([[*group(0, [1]), *group(1, [2])]], PackingOptions(True, 100))
 
 
 def test_only_models_with_full_attention_everywhere_are_packed():
-    assert can_pack(LlamaConfig())
+    assert why_not_packed(LlamaConfig()) is None
     sliding = Qwen3Config(num_hidden_layers=4, use_sliding_window=True, sliding_window=8, max_window_layers=2)
-    assert not can_pack(sliding)
-
-
-def test_the_clipped_loss_by_hand():
-    (row,) = pack_group([rollout((1, 2), 2.0), rollout((3,), -1.0)], max_row_tokens=9, length_norm="sequence")
-    ratio = torch.tensor([1.5, 0.9, 0.5])
-    terms = clipped_policy_loss(row.old_logprobs + torch.log(ratio), row, clip_low=0.2, clip_high=0.28)
-    # min(1.5, 1.28) 2 / 2 and 0.9 · 2 / 2 for the first, min(-0.5, -0.8) for the second; each weighs 0.25
-    assert float(terms.loss) == pytest.approx(-0.25 * (1.28 + 0.9 - 0.8), rel=1e-5)
-    assert terms.num_clipped == 2 and terms.num_tokens == 3
-    assert terms.max_logprob_difference == pytest.approx(0.6931, rel=1e-3)
-
-
-def test_log_probabilities_are_those_of_the_tempered_distribution():
-    logits, targets = torch.randn(4, 7), torch.tensor([0, 3, 6, 2])
-    expected = torch.log_softmax(logits / 0.7, -1)[torch.arange(4), targets]
-    assert torch.allclose(token_logprobs(logits, targets, 0.7), expected, atol=1e-6)
+    assert why_not_packed(sliding) == "it has layers of type sliding_attention"
+    assert why_not_packed(MambaConfig()) == "it has layers of type linear_attention"
+    assert why_not_packed(MistralConfig(sliding_window=512)) is not None

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from vipray.arrays import ByteArray
@@ -98,7 +99,7 @@ class VllmEngine:
         return _completion(final.outputs[0])
 
     async def load_weights(self, manifest: WeightManifest, chunks: Sequence[ByteArray]) -> int:
-        """Load `manifest.version` chunk by chunk while requests in flight are held, and confirm it.
+        """Load `manifest.version` group by group while requests in flight are held, and confirm it.
 
         Requests that come in meanwhile wait. After an error the engine serves nothing until a version is loaded.
 
@@ -112,10 +113,12 @@ class VllmEngine:
         self._is_confirmed.clear()
         await self._llm.pause_generation(mode="keep", clear_cache=False)
         await self._llm.start_weight_update()
-        for index, chunk in enumerate(chunks):
-            tensors = [(e.name, e.dtype, list(e.shape), e.offset, e.nbytes) for e in manifest.entries_of(index)]
-            with shared_bytes(chunk) as path:
-                await self._llm.update_weights(WeightTransferUpdateRequest({"path": path, "tensors": tensors}))
+        for group in range(manifest.num_groups):
+            with ExitStack() as stack:
+                filled = [number for number in manifest.chunks_of(group) if len(chunks[number])]
+                paths = {number: stack.enter_context(shared_bytes(chunks[number])) for number in filled}
+                entries = [astuple(entry) for entry in manifest.entries_of(group)]
+                await self._llm.update_weights(WeightTransferUpdateRequest({"paths": paths, "entries": entries}))
         await self._llm.finish_weight_update(weight_version=str(manifest.version))
         confirmed = int(await self._llm.get_weight_version())
         if confirmed != manifest.version:

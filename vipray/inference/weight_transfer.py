@@ -19,22 +19,22 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from vipray.inference.memory_file import map_bytes
 from vipray.learner.tensor_bytes import tensors_in
-from vipray.records import TensorEntry
+from vipray.records import TensorEntry, TensorPiece
 
 BACKEND = "object_store"
 
 
 @dataclass
 class ObjectStoreInitInfo(WeightTransferInitInfo):
-    """Nothing to agree on: every chunk brings its own table of contents."""
+    """Nothing to agree on: every group of chunks brings its own table of contents."""
 
 
 @dataclass
 class ObjectStoreUpdateInfo(WeightTransferUpdateInfo):
-    """One chunk: where its bytes can be mapped, and `(name, dtype, shape, offset, nbytes)` of its tensors."""
+    """One group of chunks: where the bytes of each can be mapped, and the fields of its tensors' entries."""
 
-    path: str = ""
-    tensors: list[tuple[str, str, list[int], int, int]] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)
+    entries: list[Any] = field(default_factory=list)
 
 
 class ObjectStoreWeightTransfer(WeightTransferEngine[ObjectStoreInitInfo, ObjectStoreUpdateInfo]):
@@ -51,13 +51,14 @@ class ObjectStoreWeightTransfer(WeightTransferEngine[ObjectStoreInitInfo, Object
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ObjectStoreUpdateInfo) -> None:
-        """Load one chunk. Layers that span chunks keep views of it, and these keep the mapping alive."""
+        """Load one group of chunks. Layers that span groups keep views of it, and these keep the mapping alive."""
         entries = [
-            TensorEntry(name, dtype, tuple(shape), 0, offset, nbytes)
-            for name, dtype, shape, offset, nbytes in update_info.tensors
+            TensorEntry(name, dtype, tuple(shape), tuple(TensorPiece(*piece) for piece in pieces))
+            for name, dtype, shape, pieces in update_info.entries
         ]
+        chunks = {int(number): map_bytes(path) for number, path in update_info.paths.items()}
         model: Any = self.model
-        model.load_weights(tensors_in(map_bytes(update_info.path), entries))
+        model.load_weights(tensors_in(entries, chunks))
 
     def finish_weight_update(self) -> None:
         """Repack what was loaded and put it in the place of the old weights."""

@@ -1,11 +1,17 @@
-"""The clipped policy gradient, as a weighted sum over tokens.
+"""The objective, as a weighted sum over completion tokens.
 
-    L = - Σ_t w_t min(ρ_t A_t, clip(ρ_t, 1 - low, 1 + high) A_t),     ρ_t = π_θ(t) / π_sampling(t)
+    L = Σ_t w_t [ -c_t min(ρ_t A_t, clip(ρ_t, 1 - low, 1 + high) A_t) + β k_t ]
 
-(arXiv:1707.06347 eq. 7 with the asymmetric bounds of arXiv:2503.14476.) The weights carry the aggregation: with
-w_t = prompt weight / (B n_q |o_k|) the sum over all tokens of all ranks is the mean over the batch's prompts of the
-mean over the group's rollouts of the mean over their tokens. It is the only aggregation under which the variance of
-prompt q's term is a_q g(n_q), which the allocation minimises; a flat mean would weigh prompts by n_q.
+(arXiv:1707.06347 eq. 7 with the asymmetric bounds of arXiv:2503.14476.) The weights carry the aggregation, see
+`vipray/learner/batch.py`. With θ the current policy, μ the one that sampled and π the one at the start of the step:
+
+    correction = none      ρ_t = θ(t) / μ(t),  c_t = 1
+    correction = token     ρ_t = θ(t) / π(t),  c_t = min(π(t) / μ(t), cap)               (truncated importance sampling)
+    correction = sequence  ρ_t = θ(t) / π(t),  c_t = min(Π over the rollout of π / μ, cap)
+
+A rollout is rejected, c_t = 0, where the geometric mean of π / μ over its tokens lies outside of given bounds. With
+β > 0, k_t = exp(d) - d - 1 with d = log reference(t) - log θ(t), which is never negative and whose mean under θ is the
+divergence from the reference (http://joschu.net/blog/kl-approx.html, k3).
 """
 
 from __future__ import annotations
@@ -14,20 +20,60 @@ from dataclasses import dataclass
 
 import torch
 
-from vipray.learner.packing import PackedRow
+from vipray.learner.micro_batch import MicroBatch
 
-_MAX_LOG_RATIO = 20.0
+_MAX_LOG_RATIO = 20.0  # far beyond any clip; one overflow to infinity would make the whole gradient NaN
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Settings of the loss.
+
+    Attributes:
+        clip_low: lower clip is 1 - clip_low.
+        clip_high: upper clip is 1 + clip_high.
+        correction: `none`, `token` or `sequence`.
+        correction_cap: largest importance weight.
+        reject_below: smallest geometric mean ratio of a rollout; 0 rejects none.
+        reject_above: largest geometric mean ratio of a rollout; None rejects none.
+        kl_coefficient: β.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    correction: str = "none"
+    correction_cap: float = 2.0
+    reject_below: float = 0.0
+    reject_above: float | None = None
+    kl_coefficient: float = 0.0
+
+    @property
+    def rejects(self) -> bool:
+        """Whether any rollout can be rejected."""
+        return self.reject_below > 0.0 or self.reject_above is not None
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Loss of one row and what is worth logging of it (sums over its tokens)."""
+    """Loss of one micro-batch, and [M] values of its tokens that are worth logging, without gradient.
+
+    Attributes:
+        loss: scalar.
+        log_ratio: log θ - log μ.
+        mismatch: log π - log μ; engine against learner where π has the weights that sampled.
+        is_clipped: the clip changed the token's term.
+        is_truncated: the token's importance weight hit the cap.
+        is_rejected: the token's rollout was rejected.
+        divergence: k_t; zero without a reference.
+    """
 
     loss: torch.Tensor
-    num_tokens: int
-    sum_logprob_difference: float  # of |log π_θ - log π_sampling|
-    max_logprob_difference: float
-    num_clipped: int
+    log_ratio: torch.Tensor
+    mismatch: torch.Tensor
+    is_clipped: torch.Tensor
+    is_truncated: torch.Tensor
+    is_rejected: torch.Tensor
+    divergence: torch.Tensor
 
 
 def token_logprobs(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -36,14 +82,75 @@ def token_logprobs(logits: torch.Tensor, targets: torch.Tensor, temperature: flo
     return scaled.gather(-1, targets[:, None])[:, 0] - torch.logsumexp(scaled, dim=-1)
 
 
-def clipped_policy_loss(logprobs: torch.Tensor, row: PackedRow, *, clip_low: float, clip_high: float) -> LossTerms:
-    """The loss of one row from the [M] log-probabilities of its completion tokens under the current policy."""
-    difference = logprobs - row.old_logprobs
-    # Far beyond the clip; without the bound one overflow to infinity would make the whole gradient NaN.
-    ratio = torch.exp(difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
-    clipped = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    objective = torch.minimum(ratio * row.advantages, clipped * row.advantages)
-    loss = -(row.weights * objective).sum()
-    gap = difference.detach().abs()
-    is_clipped = (clipped * row.advantages < ratio * row.advantages).sum()
-    return LossTerms(loss, len(gap), float(gap.sum()), float(gap.max()), int(is_clipped))
+@torch.no_grad()
+def token_entropies(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Entropies [M] in nats of the distributions that `logits` [M, V] stand for at a sampling temperature."""
+    return torch.distributions.Categorical(logits=logits.float() / temperature, validate_args=False).entropy()
+
+
+def policy_loss(
+    logprobs: torch.Tensor,
+    batch: MicroBatch,
+    objective: Objective,
+    *,
+    start_logprobs: torch.Tensor | None = None,
+    reference_logprobs: torch.Tensor | None = None,
+) -> LossTerms:
+    """The loss of one micro-batch.
+
+    Args:
+        logprobs: [M] under the current policy.
+        batch: tokens, advantages and weights.
+        objective: settings.
+        start_logprobs: [M] under the policy at the start of the step; None where it is the current one.
+        reference_logprobs: [M] under the reference; needed where `kl_coefficient` > 0.
+    """
+    start = logprobs.detach() if start_logprobs is None else start_logprobs
+    off_policy = (start - batch.sampling_logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    importance, is_truncated = _importance(off_policy, batch.rollout, objective)
+    is_rejected = _rejected(off_policy, batch.rollout, objective)
+    anchor = batch.sampling_logprobs if objective.correction == "none" else start
+    ratio = torch.exp((logprobs - anchor).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    clipped = torch.clamp(ratio, 1.0 - objective.clip_low, 1.0 + objective.clip_high)
+    gain = torch.minimum(ratio * batch.advantages, clipped * batch.advantages)
+    terms = -importance * torch.where(is_rejected, 0.0, gain)
+    divergence = torch.zeros_like(ratio)
+    if objective.kl_coefficient and reference_logprobs is not None:
+        difference = (reference_logprobs - logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        divergence = torch.exp(difference) - difference - 1.0
+        terms = terms + objective.kl_coefficient * divergence
+    return LossTerms(
+        loss=(batch.weights * terms).sum(),
+        log_ratio=(logprobs - batch.sampling_logprobs).detach(),
+        mismatch=start - batch.sampling_logprobs,
+        is_clipped=(clipped * batch.advantages < ratio * batch.advantages).detach(),
+        is_truncated=is_truncated,
+        is_rejected=is_rejected,
+        divergence=divergence.detach(),
+    )
+
+
+def _importance(
+    off_policy: torch.Tensor, rollout: torch.Tensor, objective: Objective
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Truncated importance weights [M], and where the cap was hit."""
+    if objective.correction == "none":
+        return torch.ones_like(off_policy), torch.zeros_like(off_policy, dtype=torch.bool)
+    if objective.correction == "sequence":
+        off_policy = _sums(off_policy, rollout)[rollout].clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    weights = torch.exp(off_policy)
+    return weights.clamp(max=objective.correction_cap), weights > objective.correction_cap
+
+
+def _rejected(off_policy: torch.Tensor, rollout: torch.Tensor, objective: Objective) -> torch.Tensor:
+    """Tokens [M] of rollouts whose geometric mean ratio lies outside of the bounds."""
+    if not objective.rejects:
+        return torch.zeros_like(off_policy, dtype=torch.bool)
+    mean = torch.exp(_sums(off_policy, rollout) / _sums(torch.ones_like(off_policy), rollout))[rollout]
+    above = torch.inf if objective.reject_above is None else objective.reject_above
+    return (mean < objective.reject_below) | (mean > above)
+
+
+def _sums(values: torch.Tensor, rollout: torch.Tensor) -> torch.Tensor:
+    """Sum of [M] values by rollout."""
+    return torch.zeros(int(rollout[-1]) + 1, dtype=values.dtype, device=values.device).index_add(0, rollout, values)

@@ -1,20 +1,17 @@
-"""Groups packed behind their prompt: [prompt, completion 1, …, completion n] in one row.
+"""Which rollouts share a micro-batch, and which rank computes it: decided from lengths alone, by every rank alike.
 
-Each completion sees the prompt and itself, at the positions it would have alone, so that log-probabilities and
-gradients are those of n separate sequences while the prompt is computed once. A group that exceeds the row's token
-limit is split over several rows, each with the prompt.
+A unit is a prompt with some of its group's completions. Packed, a unit is [prompt, completion 1, …, completion n], the
+prompt computed once, and a micro-batch is one row of several units. Plain, a unit's sequences are rows of a padded
+micro-batch of their own. A group is one unit unless it exceeds the token limit of a micro-batch, or the ranks would be
+unevenly loaded; then its prompt is repeated.
 
-Legend: T tokens of a row, M completion tokens of a row.
+Legend: P tokens of a prompt, l tokens of a completion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-
-_NO_SEGMENT = 0  # the prompt's; completions count from 1
 
 
 @dataclass(frozen=True)
@@ -23,132 +20,182 @@ class TrainingRollout:
 
     Attributes:
         prompt_token_ids: what it was prompted with.
-        completion_token_ids: M_k >= 1 tokens, as sampled.
-        logprobs: M_k log-probabilities under the policy that sampled them.
+        completion_token_ids: l >= 1 tokens, as sampled.
+        logprobs: l log-probabilities under the policy that sampled them.
         advantage: within its group.
-        weight: its share in the loss, before the tokens are averaged: prompt weight / (B n).
+        token_weight: share of each of its tokens in the loss.
     """
 
     prompt_token_ids: tuple[int, ...]
     completion_token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     advantage: float
-    weight: float
+    token_weight: float
 
 
 @dataclass(frozen=True)
-class PackedRow:
-    """Tensors of one packed row.
+class Unit:
+    """A prompt with some of its completions."""
 
-    Attributes:
-        token_ids: [T] prompt, then completions.
-        positions: [T] restarting after the prompt for each completion.
-        segments: [T] 0 for the prompt, k for the k-th completion.
-        predictors: [M] place of the token whose output predicts each completion token.
-        targets: [M] completion tokens.
-        old_logprobs: [M] float32 under the sampling policy.
-        advantages: [M] float32.
-        weights: [M] float32; the loss is the weighted sum over tokens of all rows of all ranks.
-    """
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    segments: torch.Tensor
-    predictors: torch.Tensor
-    targets: torch.Tensor
-    old_logprobs: torch.Tensor
-    advantages: torch.Tensor
-    weights: torch.Tensor
+    rollouts: tuple[TrainingRollout, ...]
 
     @property
-    def cost(self) -> int:
-        """Tokens that the model computes, for balancing."""
-        return len(self.token_ids)
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt's tokens."""
+        return self.rollouts[0].prompt_token_ids
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each completion."""
+        return [len(rollout.completion_token_ids) for rollout in self.rollouts]
 
 
-def pack_group(
-    rollouts: Sequence[TrainingRollout], *, max_row_tokens: int, length_norm: str, packed: bool = True
-) -> list[PackedRow]:
-    """Pack the rollouts of one prompt into as few rows as fit.
+@dataclass(frozen=True)
+class PackingOptions:
+    """How units and micro-batches are made.
 
-    Args:
-        rollouts: rollouts with one and the same prompt.
-        max_row_tokens: longest row; a single rollout that is longer still gets a row of its own.
-        length_norm: `sequence` (mean over a rollout's tokens) or `none` (sum).
-        packed: False gives each rollout a row of its own, for models that cannot see a block mask.
+    Attributes:
+        packed: whether a group's completions share their prompt.
+        max_tokens: most tokens of a micro-batch; a single rollout that is longer gets one of its own.
+        pair_cost: cost of one attended pair of tokens, in tokens: attention's share in the model's arithmetic.
     """
-    prompt = rollouts[0].prompt_token_ids
-    rows: list[list[TrainingRollout]] = []
-    room = 0
-    for rollout in sorted(rollouts, key=lambda r: len(r.completion_token_ids), reverse=True):
-        if rollout.prompt_token_ids != prompt:
-            raise ValueError("the rollouts of a group must share their prompt")
-        length = len(rollout.completion_token_ids)
-        if not rows or not packed or length > room:
-            rows.append([])
-            room = max_row_tokens - len(prompt)
-        rows[-1].append(rollout)
-        room -= length
-    return [_pack_row(prompt, row, length_norm) for row in rows]
+
+    packed: bool
+    max_tokens: int
+    pair_cost: float = 0.0
+
+    def tokens(self, prompt: int, lengths: Sequence[int]) -> int:
+        """Tokens that the model computes for a unit."""
+        if self.packed:
+            return prompt + sum(lengths)
+        return len(lengths) * (prompt + max(lengths, default=0))
+
+    def cost(self, unit: Unit) -> float:
+        """Cost of a unit, in tokens."""
+        prompt, lengths = len(unit.prompt), unit.lengths
+        prompts = 1 if self.packed else len(lengths)
+        pairs = prompts * prompt * (prompt + 1) / 2 + sum(length * (prompt + (length + 1) / 2) for length in lengths)
+        return self.tokens(prompt, lengths) + self.pair_cost * pairs
 
 
-def _pack_row(prompt: tuple[int, ...], rollouts: list[TrainingRollout], length_norm: str) -> PackedRow:
-    start = len(prompt)
-    tokens, positions, segments = list(prompt), list(range(start)), [_NO_SEGMENT] * start
-    predictors: list[int] = []
-    weights: list[float] = []
-    advantages: list[float] = []
-    for segment, rollout in enumerate(rollouts, start=1):
-        length = len(rollout.completion_token_ids)
-        first = len(tokens)
-        predictors += [start - 1, *range(first, first + length - 1)]
-        tokens += rollout.completion_token_ids
-        positions += range(start, start + length)
-        segments += [segment] * length
-        weights += [rollout.weight / (length if length_norm == "sequence" else 1)] * length
-        advantages += [rollout.advantage] * length
-    return PackedRow(
-        token_ids=torch.tensor(tokens),
-        positions=torch.tensor(positions),
-        segments=torch.tensor(segments),
-        predictors=torch.tensor(predictors),
-        targets=torch.tensor(tokens[start:]),
-        old_logprobs=torch.tensor([value for r in rollouts for value in r.logprobs], dtype=torch.float32),
-        advantages=torch.tensor(advantages, dtype=torch.float32),
-        weights=torch.tensor(weights, dtype=torch.float32),
+Row = tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Micro-batches by rank; each rank has as many, since every pass is a collective.
+
+    Attributes:
+        rows: by rank; an empty row stands for a filler, which carries no weight.
+        balance: mean load of the ranks over the largest, in (0, 1]; 1 leaves no rank idle.
+    """
+
+    rows: tuple[tuple[Row, ...], ...]
+    balance: float
+
+
+def plan_rows(groups: Sequence[Sequence[TrainingRollout]], options: PackingOptions, num_ranks: int = 1) -> Plan:
+    """Split groups into units, units over ranks and each rank's into micro-batches.
+
+    Units become smaller, from the token limit down by halves, as long as that lowers the largest load of a rank: a
+    repeated prompt costs less than an idle rank.
+
+    Raises:
+        ValueError: rollouts of a group differ in their prompt.
+    """
+    best: tuple[float, list[list[Unit]]] | None = None
+    limit = options.max_tokens
+    while True:
+        units = [unit for group in groups for unit in _split(group, options, limit)]
+        shares = _share(units, options, num_ranks)
+        largest = max(_load(share, options) for share in shares)
+        if best is None or largest < best[0]:
+            best = (largest, shares)
+        if num_ranks == 1 or limit <= 1 or all(len(unit.rollouts) == 1 for unit in units):
+            break
+        limit //= 2
+    largest, shares = best
+    rows = [_rows(share, options) for share in shares]
+    most = max(len(mine) for mine in rows)
+    total = sum(_load(share, options) for share in shares)
+    return Plan(
+        rows=tuple(tuple(_filled(mine, most)) for mine in rows),
+        balance=total / (num_ranks * largest) if largest else 1.0,
     )
 
 
-def block_mask(segments: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Additive attention mask [1, 1, T, T]: causal, and only to the prompt or the own completion."""
-    t = torch.arange(len(segments))
-    causal = t[None, :] <= t[:, None]
-    visible = (segments[None, :] == _NO_SEGMENT) | (segments[None, :] == segments[:, None])
-    mask = torch.zeros(len(segments), len(segments), dtype=dtype)
-    return mask.masked_fill(~(causal & visible), torch.finfo(dtype).min)[None, None]
+def _split(group: Sequence[TrainingRollout], options: PackingOptions, limit: int) -> list[Unit]:
+    """As few units as fit the limit, longest completions first so that plain rows are padded little."""
+    units: list[list[TrainingRollout]] = []
+    for rollout in sorted(group, key=lambda r: len(r.completion_token_ids), reverse=True):
+        prompt = rollout.prompt_token_ids
+        if prompt != group[0].prompt_token_ids:
+            raise ValueError("the rollouts of a group must share their prompt")
+        together = [*units[-1], rollout] if units else []
+        lengths = [len(r.completion_token_ids) for r in together]
+        if units and options.tokens(len(prompt), lengths) <= limit:
+            units[-1].append(rollout)
+        else:
+            units.append([rollout])
+    return [Unit(tuple(unit)) for unit in units]
 
 
-def share_rows(rows: Iterable[PackedRow], num_ranks: int) -> list[list[PackedRow]]:
-    """Split rows over ranks so that the costs are even: longest first, to the rank that has least.
-
-    Deterministic, so that every rank computes the same split by itself.
-    """
-    shares: list[list[PackedRow]] = [[] for _ in range(num_ranks)]
-    load = [0] * num_ranks
-    for row in sorted(rows, key=lambda row: row.cost, reverse=True):
+def _share(units: Sequence[Unit], options: PackingOptions, num_ranks: int) -> list[list[Unit]]:
+    """Give each unit, dearest first, to the rank that has least."""
+    shares: list[list[Unit]] = [[] for _ in range(num_ranks)]
+    load = [0.0] * num_ranks
+    for unit in sorted(units, key=options.cost, reverse=True):
         rank = load.index(min(load))
-        shares[rank].append(row)
-        load[rank] += row.cost
+        shares[rank].append(unit)
+        load[rank] += options.cost(unit)
     return shares
 
 
-def can_pack(config: object) -> bool:
-    """Whether a block mask and restarted positions are right for a model: full attention in every layer.
+def _rows(share: Sequence[Unit], options: PackingOptions) -> list[Row]:
+    """Put units, dearest first, into the first row with room for them; plain units are rows of their own."""
+    rows: list[list[Unit]] = []
+    room: list[int] = []
+    for unit in share:
+        size = options.tokens(len(unit.prompt), unit.lengths)
+        place = next((i for i, left in enumerate(room) if options.packed and size <= left), None)
+        if place is None:
+            rows.append([unit])
+            room.append(options.max_tokens - size)
+        else:
+            rows[place].append(unit)
+            room[place] -= size
+    return [tuple(row) for row in rows]
 
-    Sliding-window layers would count the distance over the other completions, and recurrent layers would carry
-    their state from one completion into the next.
+
+def _filled(rows: Sequence[Row], count: int) -> list[Row]:
+    """As many rows as `count`: rows of several units are cut in two before fillers are added."""
+    filled = list(rows)
+    while filled and len(filled) < count and len(widest := max(filled, key=len)) > 1:
+        filled.remove(widest)
+        filled += [widest[::2], widest[1::2]]
+    return filled + [()] * (count - len(filled))
+
+
+def _load(share: Sequence[Unit], options: PackingOptions) -> float:
+    return sum(options.cost(unit) for unit in share)
+
+
+def why_not_packed(config: object) -> str | None:
+    """Reason why completions of a model cannot share their prompt; None if they can, as far as `config.json` tells.
+
+    Full attention in every layer is needed: a sliding window would count the distance over the other completions, and
+    a recurrent layer would carry its state from one completion into the next.
     """
     layer_types = getattr(config, "layer_types", None)
     if layer_types is not None:
-        return all(kind == "full_attention" for kind in layer_types)
-    return getattr(config, "sliding_window", None) is None and hasattr(config, "num_attention_heads")
+        other = sorted({kind for kind in layer_types if kind != "full_attention"})
+        return f"it has layers of type {', '.join(other)}" if other else None
+    if getattr(config, "sliding_window", None) is not None:
+        return f"its attention has a sliding window of {config.sliding_window} tokens"  # type: ignore[attr-defined]
+    if not hasattr(config, "num_attention_heads"):
+        return "it is not known to attend in every layer"
+    for name in ("alibi", "use_alibi", "position_embedding_type", "attn_layers", "layers_block_type", "mamba_d_state"):
+        value = getattr(config, name, None)
+        if value not in (None, False, "rotary", "absolute"):
+            return f"its config.json says {name}={value!r}"
+    return None

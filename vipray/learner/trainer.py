@@ -1,41 +1,36 @@
-"""One rank of the learner group: a sharded model, its optimiser, training steps and publications.
+"""One rank of the learner group: training steps, publications and checkpoints of a sharded model.
 
 Every method that computes is a collective: all ranks call it, with the same arguments.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
 
 from vipray.arrays import ByteArray
+from vipray.checkpoints import CheckpointManifest
 from vipray.config import LearnerConfig
-from vipray.learner.batch import training_batch
-from vipray.learner.loss import LossTerms, clipped_policy_loss, token_logprobs
-from vipray.learner.packing import PackedRow, block_mask, can_pack, pack_group, share_rows
-from vipray.learner.tensor_bytes import fill_chunks, plan_manifest, round_stochastically
+from vipray.learner.batch import BatchOptions, TrainingBatch, training_batch
+from vipray.learner.checkpoint import Checkpointer
+from vipray.learner.loss import LossTerms, Objective, policy_loss
+from vipray.learner.micro_batch import MicroBatch, filler, packed_micro_batch, plain_micro_batch
+from vipray.learner.model_folder import max_positions
+from vipray.learner.optimizer import PolicyOptimizer, StepResult
+from vipray.learner.packing import PackingOptions, Row, TrainingRollout, plan_rows
+from vipray.learner.policy_model import PolicyModel
+from vipray.learner.policy_weights import PolicyWeights
+from vipray.learner.precision import compute_dtype
+from vipray.learner.process_group import ProcessGroup, Rendezvous
+from vipray.learner.tensor_bytes import fill_chunks
+from vipray.learner.totals import StepTotals
 from vipray.records import Allocation, WeightManifest
 
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """Where the ranks of a group meet."""
-
-    rank: int
-    num_ranks: int
-    host: str
-    port: int
+__all__ = ["Rendezvous", "Trainer", "TrainerOptions"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,15 @@ class TrainerOptions:
 
     Attributes:
         model_folder: Hugging Face folder of the policy.
-        estimator: advantage estimator, `rloo` or `dr_grpo`.
+        estimator: advantage estimator of the allocation; `learner.estimator` goes before it.
         temperature: at which the rollouts are sampled.
         publish_dtype: dtype of published tensors, e.g. `bfloat16`.
         rounding: `stochastic` or `nearest`.
-        chunk_nbytes: largest chunk of a publication.
-        seed: of the stochastic rounding.
+        chunk_nbytes: largest group of chunks of a publication.
+        seed: of the stochastic rounding and of the order of mini-batches.
+        max_completion_tokens: longest completion, for `length_norm: constant`.
+        total_steps: optimiser steps of the whole run, for the learning rate's schedule.
+        model_source: `model.path`, for checkpoints to say what they are of.
     """
 
     model_folder: Path
@@ -59,192 +57,221 @@ class TrainerOptions:
     rounding: str
     chunk_nbytes: int
     seed: int
+    max_completion_tokens: int = 1
+    total_steps: int = 1
+    model_source: str = ""
 
 
 class Trainer:
-    """A rank of the FSDP2 group: fp32 master weights, one optimiser step a batch."""
+    """A rank of the FSDP2 group.
+
+    Raises:
+        LearnerGroupError: the ranks did not find each other in time.
+        ConfigError: the model's files do not fit it.
+    """
 
     def __init__(self, config: LearnerConfig, options: TrainerOptions, rendezvous: Rendezvous) -> None:
-        self._config = config
         self._options = options
-        self._num_ranks = rendezvous.num_ranks
-        self._rank = rendezvous.rank
         torch.set_num_threads(config.threads)
-        self._device = torch.device("cuda" if config.num_gpus else "cpu")
-        dist.init_process_group(
-            "nccl" if config.num_gpus else "gloo",
-            init_method=f"tcp://{rendezvous.host}:{rendezvous.port}",
-            rank=rendezvous.rank,
-            world_size=rendezvous.num_ranks,
-            timeout=timedelta(seconds=config.collective_timeout_s),
+        device_type = "cuda" if config.num_gpus else "cpu"
+        publish_dtype: torch.dtype = getattr(torch, options.publish_dtype)
+        dtype = compute_dtype(config.precision, device_type, publish_dtype)
+        self._group = ProcessGroup(rendezvous, device_type, config.collective_timeout_s)
+        try:
+            with self._group.named("loading the model"):
+                self._model = PolicyModel(
+                    config, options.model_folder, options.temperature, dtype, self._group, options.seed
+                )
+        except BaseException:
+            self._group.leave()
+            raise
+        self._weights = PolicyWeights(
+            self._model.module,
+            num_ranks=self._group.num_ranks,
+            publish_dtype=publish_dtype,
+            rounding=options.rounding,
+            computes_image=dtype == publish_dtype == torch.bfloat16,
+            seed=options.seed,
         )
-        self._model = self._build_model()
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            weight_decay=config.weight_decay,
-        )
-        warmup = max(1, config.warmup_steps)
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda t: min(1.0, (t + 1) / warmup))
-        self._packed = can_pack(self._model.config)
-        self._manifest = plan_manifest(
-            [(name, tuple(tensor.shape)) for name, tensor in self._published()],
-            getattr(torch, options.publish_dtype),
-            options.chunk_nbytes,
-        )
+        self._optimizer = PolicyOptimizer(config, self._weights, options.total_steps)
+        self._checkpointer = Checkpointer(self._weights.masters, self._optimizer.adamw, self._group.rank)
+        self._manifest = self._weights.plan(options.chunk_nbytes)
+        self._batch_options = _batch_options(config, options)
+        self._objective = _objective(config)
+        self._packing = PackingOptions(self._model.is_packed, config.max_row_tokens, self._model.pair_cost)
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of a publication."""
-        return len(self._manifest.chunk_nbytes)
+        """Chunks of a publication that each rank gives."""
+        return self._manifest.num_groups
+
+    @property
+    def summary(self) -> str:
+        """One line about how it computes."""
+        return self._model.summary
 
     def train(self, rollouts: Sequence[pa.RecordBatch], allocation: Allocation) -> dict[str, float]:
-        """Take one optimiser step on a verified batch and return metrics, the same on every rank.
+        """Take the optimiser steps of a verified batch and return metrics, the same on every rank.
 
-        Engine and learner are compared (`engine/logprob_difference`) on the groups that are trained on, and on one
-        group without a signal where there is no other. A batch without any signal changes nothing.
+        Engine and learner are compared (`engine/logprob_difference`) before the first optimiser step, on the groups
+        that are trained on, or on one without a signal where there is no other. A batch without any signal changes
+        nothing.
 
         Raises:
-            BatchContractError: the batch is not exactly the allocation's.
+            BatchContractError: the batch is not exactly the allocation's, or a rollout does not fit together.
+            LearnerGroupError: a rank did not come to the step, or left in its midst.
         """
-        batch = training_batch(rollouts, allocation, self._options.estimator)
-        totals = _Totals()
-        for row in self._my_rows(batch.groups):
-            terms = self._forward(row)
-            # FSDP averages gradients over the ranks; the loss is a sum over them.
-            (terms.loss * self._num_ranks).backward()
-            totals.add(row, terms)
-        if not batch.groups:  # nothing to learn from, but the engine is still checked against the learner
-            with torch.no_grad():
-                for row in self._my_rows(batch.silent_groups[:1]):
-                    totals.add(row, self._forward(row))
-        learning_rate = float(self._schedule.get_last_lr()[0])
-        stepped, grad_norm = self._optimizer_step() if batch.groups else (False, 0.0)
-        return {
-            **totals.reduce(self._device),
-            "learner/grad_norm": grad_norm,
-            "learner/learning_rate": learning_rate,
-            "learner/skipped_step": float(not stepped),
-            "learner/nonfinite_gradient": float(not math.isfinite(grad_norm)),
-            "groups/without_signal": float(len(batch.silent_groups)),
-            "rollouts/unscored": float(batch.num_unscored),
-        }
+        self._group.roll_call(f"coming to step {allocation.step}")
+        batch = training_batch(rollouts, allocation, self._batch_options)
+        with self._group.named(f"training on step {allocation.step}"):
+            return self._train(batch, allocation.step)
 
-    def publish(self, version: int) -> tuple[WeightManifest, list[ByteArray]] | None:
-        """Gather the weights, round them to the engines' dtype and pack them; None on every rank but the first."""
-        dtype = getattr(torch, self._options.publish_dtype)
-        generator = torch.Generator().manual_seed(self._options.seed * 1_000_003 + version)
-        stochastic = self._options.rounding == "stochastic" and dtype == torch.bfloat16
-        rounded: list[torch.Tensor] = []
-        for _, tensor in self._published():
-            full = _full(tensor)  # a collective: every rank takes part
-            if self._rank == 0:
-                full = full.detach().cpu()
-                rounded.append(round_stochastically(full, generator) if stochastic else full.to(dtype))
-        if self._rank != 0:
-            return None
-        return replace(self._manifest, version=version), fill_chunks(self._manifest, rounded)
+    def publish(self, version: int) -> Iterator[ByteArray | WeightManifest]:
+        """Yield each chunk of what this rank holds of a version, one after the other, and the manifest last."""
+        with self._group.named(f"publishing version {version}"):
+            yield from fill_chunks(self._manifest, self._group.rank, self._weights.rows(version))
+        yield replace(self._manifest, version=version)
+
+    def save(self, root: Path, step: int, keep_last: int) -> None:
+        """Start saving a checkpoint below `root`, of the state after `step` training steps.
+
+        Raises:
+            CheckpointError: the save before this one failed.
+        """
+        manifest = CheckpointManifest(
+            step=step,
+            model=self._options.model_source,
+            model_fingerprint=self._checkpointer.fingerprint,
+            rounding=self._options.rounding,
+            seed=self._options.seed,
+        )
+        with self._group.named(f"saving the checkpoint of step {step}"):
+            self._checkpointer.save(root, manifest, keep_last)
+
+    def finish_saving(self) -> None:
+        """Wait until the last checkpoint is complete. Raises `CheckpointError` if it failed."""
+        self._checkpointer.finish()
+
+    def load(self, folder: Path) -> int:
+        """Go on from a checkpoint of any number of ranks; return the training steps that were taken before it.
+
+        Raises:
+            CheckpointError: it is not complete, or of another model.
+        """
+        with self._group.named(f"loading checkpoint {folder}"):
+            manifest = self._checkpointer.load(folder)
+        self._weights.draw_image(manifest.step)
+        return manifest.step
 
     def shutdown(self) -> None:
-        """Leave the process group."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        """Complete what is being saved and leave the process group."""
+        try:
+            self.finish_saving()
+        finally:
+            self._group.leave()
 
-    def _build_model(self) -> Any:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            self._options.model_folder, dtype=torch.float32, attn_implementation="sdpa"
-        )
-        model.to(self._device)
-        model.config.use_cache = False
-        model.train()
-        mesh = init_device_mesh(self._device.type, (self._num_ranks,))
-        for layer in model.get_decoder().layers:
-            fully_shard(layer, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
-
-    def _published(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor that an engine loads, in the model's order; a tied output head comes under both its names."""
-        yield from self._model.state_dict().items()
-
-    def _my_rows(self, groups: Sequence[Sequence[Any]]) -> list[PackedRow]:
-        """This rank's rows. Each rank runs as many, since every pass is a collective: the last are of no weight."""
-        rows = [
-            row
-            for group in groups
-            for row in pack_group(
-                group,
-                max_row_tokens=self._config.max_row_tokens,
-                length_norm=self._config.length_norm,
-                packed=self._packed,
-            )
-        ]
-        if not rows:
-            return []
-        shares = share_rows(rows, self._num_ranks)
-        longest = max(len(share) for share in shares)
-        mine = shares[self._rank]
-        return mine + [_weightless(min(rows, key=lambda row: row.cost)) for _ in range(longest - len(mine))]
-
-    def _forward(self, row: PackedRow) -> LossTerms:
-        mask = block_mask(row.segments, torch.float32).to(self._device) if self._packed else None
-        output = self._model(
-            input_ids=row.token_ids[None].to(self._device),
-            position_ids=row.positions[None].to(self._device),
-            attention_mask=mask,
-            logits_to_keep=row.predictors.to(self._device),
-        )
-        logprobs = token_logprobs(output.logits[0], row.targets.to(self._device), self._options.temperature)
-        return clipped_policy_loss(
-            logprobs.cpu(), row, clip_low=self._config.clip_low, clip_high=self._config.clip_high
-        )
-
-    def _optimizer_step(self) -> tuple[bool, float]:
-        """Clip and step. A gradient that is not finite is thrown away. Returns whether it stepped, and the norm."""
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_grad_norm)
-        grad_norm = float(_full(norm))
-        finite = math.isfinite(grad_norm)
-        if finite:
-            self._optimizer.step()
-            self._schedule.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return finite, grad_norm
-
-
-class _Totals:
-    """Sums over the rows of a step, then over the ranks."""
-
-    def __init__(self) -> None:
-        self._sums = torch.zeros(4, dtype=torch.float64)  # loss, tokens, |difference|, clipped
-        self._max = 0.0
-
-    def add(self, row: PackedRow, terms: LossTerms) -> None:
-        if not row.weights.any():  # it only keeps the ranks in step
-            return
-        counts = [float(terms.loss.detach()), terms.num_tokens, terms.sum_logprob_difference, terms.num_clipped]
-        self._sums += torch.tensor(counts, dtype=torch.float64)
-        self._max = max(self._max, terms.max_logprob_difference)
-
-    def reduce(self, device: torch.device) -> dict[str, float]:
-        sums, largest = self._sums.to(device), torch.tensor(self._max, dtype=torch.float64, device=device)
-        dist.all_reduce(sums)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        loss, tokens, difference, clipped = sums.tolist()
+    def _train(self, batch: TrainingBatch, step: int) -> dict[str, float]:
+        planned = [self._micro_batches(minibatch) for minibatch in batch.minibatches]
+        start = self._start_logprobs([micro for micros, _ in planned for micro in micros], batch)
+        totals, results = StepTotals(), list[StepResult]()
+        for number, (micro_batches, _) in enumerate(planned):
+            for micro_batch in micro_batches:
+                terms = self._loss(micro_batch, next(start), totals, compares=not results)
+                # FSDP averages gradients over the ranks; the loss is a sum over them.
+                (terms.loss * self._group.num_ranks).backward()
+            if micro_batches:
+                results.append(self._optimizer.step(step * len(planned) + number))
+            self._weights.draw_image(step + 1, substep=len(planned) - 1 - number)
+        if not results:  # nothing to learn from, but the engine is still checked against the learner
+            with torch.no_grad():
+                for micro_batch in self._micro_batches(batch.silent_groups[:1])[0]:
+                    self._loss(micro_batch, None, totals, compares=True)
+        balances = [balance for micro_batches, balance in planned if micro_batches]
         return {
-            "learner/loss": loss,
-            "learner/tokens": tokens,
-            "learner/clipped_share": clipped / max(tokens, 1.0),
-            "engine/logprob_difference/mean": difference / max(tokens, 1.0),
-            "engine/logprob_difference/max": float(largest),
+            **totals.reduce(self._group),
+            **batch.metrics,
+            **_optimizer_metrics(results),
+            "learner/balance": sum(balances) / len(balances) if balances else 1.0,
         }
 
+    def _loss(
+        self, micro_batch: MicroBatch, start: torch.Tensor | None, totals: StepTotals, *, compares: bool
+    ) -> LossTerms:
+        """The loss of a micro-batch, counted into the step's figures."""
+        logprobs, entropies = self._model.logprobs(micro_batch)
+        needs_reference = self._objective.kl_coefficient > 0
+        reference = self._model.reference_logprobs(micro_batch) if needs_reference else None
+        terms = policy_loss(
+            logprobs,
+            micro_batch.to(logprobs.device),
+            self._objective,
+            start_logprobs=start,
+            reference_logprobs=reference,
+        )
+        if not micro_batch.is_filler:
+            totals.add(terms, entropies, compares=compares)
+        return terms
 
-def _weightless(row: PackedRow) -> PackedRow:
-    return replace(row, weights=torch.zeros_like(row.weights))
+    @torch.no_grad()
+    def _start_logprobs(
+        self, micro_batches: Sequence[MicroBatch], batch: TrainingBatch
+    ) -> Iterator[torch.Tensor | None]:
+        """Log-probabilities at the start of the step, micro-batch by micro-batch, where the loss needs them.
+
+        With a single optimiser step the current policy is that of the start.
+        """
+        is_corrected = self._objective.correction != "none" or self._objective.rejects
+        if not is_corrected or len(batch.minibatches) == 1:
+            return iter([None] * len(micro_batches))
+        return iter([self._model.logprobs(micro_batch)[0] for micro_batch in micro_batches])
+
+    def _micro_batches(self, groups: Sequence[Sequence[TrainingRollout]]) -> tuple[list[MicroBatch], float]:
+        """This rank's micro-batches, as many as every other's, and how even the ranks' loads are."""
+        if not groups:
+            return [], 1.0
+        plan = plan_rows(groups, self._packing, self._group.num_ranks)
+        token = groups[0][0].prompt_token_ids[0]
+        return [self._tensors(row, token) for row in plan.rows[self._group.rank]], plan.balance
+
+    def _tensors(self, row: Row, filler_token: int) -> MicroBatch:
+        if not row:
+            return filler(filler_token, packed=self._packing.packed)
+        return packed_micro_batch(row) if self._packing.packed else plain_micro_batch(row[0])
 
 
-def _full(tensor: Any) -> torch.Tensor:
-    """Gather a sharded tensor; a collective when it is one."""
-    gather = getattr(tensor, "full_tensor", None)
-    full: torch.Tensor = gather() if gather is not None else tensor
-    return full
+def _batch_options(config: LearnerConfig, options: TrainerOptions) -> BatchOptions:
+    return BatchOptions(
+        estimator=config.estimator or options.estimator,
+        aggregation=config.aggregation,
+        length_norm=config.length_norm,
+        max_completion_tokens=options.max_completion_tokens,
+        max_positions=max_positions(options.model_folder),
+        prompts_per_step=config.prompts_per_step,
+        passes=config.passes_per_batch,
+        mask_truncated=config.mask_truncated,
+        keep_silent=config.kl_coefficient > 0,
+        seed=options.seed,
+    )
+
+
+def _objective(config: LearnerConfig) -> Objective:
+    return Objective(
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+        correction=config.correction,
+        correction_cap=config.correction_cap,
+        reject_below=config.reject_below,
+        reject_above=config.reject_above,
+        kl_coefficient=config.kl_coefficient,
+    )
+
+
+def _optimizer_metrics(results: Sequence[StepResult]) -> dict[str, float]:
+    taken = [result for result in results if result.is_taken]
+    return {
+        "learner/grad_norm": sum(result.grad_norm for result in taken) / max(len(taken), 1),
+        "learner/learning_rate": taken[-1].learning_rate if taken else 0.0,
+        "learner/optimizer_steps": float(len(taken)),
+        "learner/skipped_step": float(not taken),
+        "learner/nonfinite_gradient": float(len(results) - len(taken)),
+    }

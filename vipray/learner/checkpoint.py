@@ -1,0 +1,135 @@
+"""Sharded checkpoints of masters and optimiser, through `torch.distributed.checkpoint`.
+
+Each rank writes and reads its own shards, so any number of ranks can go on from any other. Saving copies the shards,
+then writes behind the training; the folder gets its final name once all ranks have written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from vipray.checkpoints import CheckpointManifest, complete, partial_folder, read_manifest
+from vipray.errors import CheckpointError
+
+_log = logging.getLogger(__name__)
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_SUBFOLDER = "learner"
+
+
+class Checkpointer:
+    """Saves and loads the learner's state; every method is called on all ranks alike.
+
+    Args:
+        masters: trained tensors by name, the optimiser's parameters.
+        optimizer: AdamW over `masters`.
+        rank: of this process.
+    """
+
+    def __init__(self, masters: Mapping[str, Any], optimizer: torch.optim.Optimizer, rank: int) -> None:
+        self._masters = masters
+        self._optimizer = optimizer
+        self._rank = rank
+        self._group = dist.new_group(backend="gloo")  # of its own: it is used beside the training's collectives
+        self._pending: tuple[Future[Any], Path, CheckpointManifest, int] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the names and shapes of what is trained."""
+        text = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in self._masters.items())
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def save(self, root: Path, manifest: CheckpointManifest, keep_last: int) -> None:
+        """Start saving to a folder below `root`; `finish` or the next `save` waits for it.
+
+        Raises:
+            CheckpointError: the save before this one failed.
+        """
+        self.finish()
+        partial = partial_folder(root, manifest.step)
+        if self._rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)  # left by a crash
+            partial.mkdir(parents=True)
+        dist.barrier(self._group)
+        future = dcp.async_save(self._state(), checkpoint_id=partial / _SUBFOLDER, process_group=self._group)
+        assert isinstance(future, Future)
+        self._pending = (future, root, manifest, keep_last)
+
+    def finish(self) -> None:
+        """Wait until the last save is complete.
+
+        Raises:
+            CheckpointError: it failed; the checkpoints before it are as they were.
+        """
+        if self._pending is None:
+            return
+        future, root, manifest, keep_last = self._pending
+        self._pending = None
+        try:
+            future.result()
+            if self._rank == 0:
+                folder = complete(root, manifest, keep_last)
+                _log.info("checkpoint %s is complete", folder)
+        except (CheckpointException, OSError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the checkpoint of step {manifest.step} could not be written below {root}: "
+                f"{str(error).strip().splitlines()[0]}; those before it are as they were"
+            ) from error
+
+    def load(self, folder: Path) -> CheckpointManifest:
+        """Load a checkpoint, whatever number of ranks it was saved by.
+
+        Raises:
+            CheckpointError: it is not complete, or of another model.
+        """
+        manifest = read_manifest(folder)
+        if manifest.model_fingerprint != self.fingerprint:
+            raise CheckpointError(
+                f"checkpoint {folder} is of another model ({manifest.model}): the names or shapes of what is trained "
+                "differ; set model.path and learner.lora as they were"
+            )
+        state = self._state()
+        dcp.load(state, checkpoint_id=folder / _SUBFOLDER, process_group=self._group)
+        for name, master in self._masters.items():
+            self._optimizer.state[master]["step"].fill_(float(state["optimizer"][name]["step"]))
+        return manifest
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "masters": {name: tensor.detach() for name, tensor in self._masters.items()},
+            "optimizer": {name: self._moments(tensor) for name, tensor in self._masters.items()},
+        }
+
+    def _moments(self, master: Any) -> dict[str, Any]:
+        """The optimiser's state of a tensor; zeros before its first step."""
+        state = self._optimizer.state[master]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
+            for name in _MOMENTS:
+                state[name] = torch.zeros_like(master, requires_grad=False)
+        return dict(state)
+
+
+def read_masters(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """Read whole master weights of a checkpoint, in one process and without a group.
+
+    Raises:
+        CheckpointError: it does not hold these tensors.
+    """
+    tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
+    try:
+        dcp.load({"masters": tensors}, checkpoint_id=folder / _SUBFOLDER, no_dist=True)
+    except CheckpointException as error:
+        causes = {str(cause).strip().splitlines()[0] for cause, _ in error.failures.values()}
+        raise CheckpointError(f"checkpoint {folder} does not hold the model's weights: {'; '.join(causes)}") from None
+    return tensors
