@@ -6,15 +6,18 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from jobs import backtest, simulate, simulate_log, train
+from jobs import backtest, data, export, simulate, simulate_log, train, verify
 from jobs.bench import command as bench
 from vipray import __version__
 
 COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "train": (train.main, "train a model with adaptive rollout allocation"),
+    "data": (data.main, "show the prompts that a configuration would train on"),
     "backtest": (backtest.main, "judge predictors and allocation policies on a log of pass rates"),
     "simulate": (simulate.main, "compare objectives and allocations on a toy whose truth is known"),
     "simulate-log": (simulate_log.main, "make a log of pass rates whose truth is known, for backtest"),
+    "verify": (verify.main, "score answers from a file"),
+    "export": (export.main, "make a model of a checkpoint"),
     "bench": (bench.main, "time allocation and prediction beside what one would otherwise use"),
 }
 

@@ -22,11 +22,13 @@ from rich.console import Console
 from jobs.command import EXIT_INTERRUPTED, EXIT_TERMINATED, exit_status
 from jobs.plan import embedded_cpus, plan_table
 from jobs.progress import TrainingObserver
+from jobs.prompts import count_prompts, read_prompts
+from vipray.checkpoints import read_manifest
 from vipray.config import Config, load_config, to_yaml
-from vipray.data.prompts import PromptSet, build_prompt_set
-from vipray.data.tasks import read_tasks
-from vipray.errors import ConfigError, VipRayError, summary_line
-from vipray.learner.model_folder import check_model_source, ensure_model_folder, max_positions
+from vipray.config_validation import cautions
+from vipray.data.prompts import PromptSet
+from vipray.errors import VipRayError, summary_line
+from vipray.learner.model_folder import check_model_source
 from vipray.report import load_run, summary_table, write_report
 from vipray.run_log import RunLog, check_output_dir
 from vipray.sources import resolve_source
@@ -52,47 +54,19 @@ def command(args: argparse.Namespace) -> int:
     config = load_config(args.config, args.overrides)
     check_model_source(config.model.path)
     resolve_source("predictor.embedding_model", config.predictor.embedding_model)
+    if config.checkpoints.load:
+        read_manifest(Path(config.checkpoints.load).expanduser())
+    for caution in cautions(config):
+        console.print(f"warning: {caution}")
     if args.dry_run:
-        _, prompts = build_prompt_set(read_tasks(config.data.tasks), lambda _: (), sys.maxsize)
+        num_prompts = count_prompts(config)
         console.print(to_yaml(config))
-        console.print(plan_table(config, prompts.num_kept))
+        console.print(plan_table(config, num_prompts))
         return 0
     check_output_dir(config.output_dir)
     if RAY_ADDRESS not in os.environ:
         embedded_cpus(config)  # refuses what could never be placed
-    return _train(config, _read_prompts(config, console), console)
-
-
-def _read_prompts(config: Config, console: Console) -> PromptSet:
-    """Read and tokenise the prompts with the policy's own tokenizer and chat template."""
-    console.print(f"reading prompts and the tokenizer of {config.model.path}", style="dim")
-    os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of loading a model in a second only hide what matters
-    folder = ensure_model_folder(config.model.path, config.model.cache_dir)
-    longest = config.data.max_prompt_tokens + config.sampling.max_tokens
-    if longest > max_positions(folder):
-        raise ConfigError(
-            f"data.max_prompt_tokens={config.data.max_prompt_tokens} and "
-            f"sampling.max_tokens={config.sampling.max_tokens} are together more than the {max_positions(folder)} "
-            f"positions of {config.model.path}: lower one of them"
-        )
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    system = [] if config.data.system_prompt is None else [{"role": "system", "content": config.data.system_prompt}]
-
-    def tokenize(text: str) -> Sequence[int]:
-        messages = [*system, {"role": "user", "content": text}]
-        ids: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return list(ids)
-
-    prompts, report = build_prompt_set(read_tasks(config.data.tasks), tokenize, config.data.max_prompt_tokens)
-    console.print(str(report), style="dim")
-    if len(prompts) < config.allocation.prompts_per_batch:
-        raise ConfigError(
-            f"allocation.prompts_per_batch={config.allocation.prompts_per_batch} is more than the {len(prompts)} "
-            "prompts that are left: no prompt may come twice in a batch"
-        )
-    return prompts
+    return _train(config, read_prompts(config, console), console)
 
 
 def _train(config: Config, prompts: PromptSet, console: Console) -> int:
@@ -156,9 +130,12 @@ async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -
             verifiers=config.verifiers,
             learner=config.learner,
             weights=config.weights,
+            checkpoints=config.checkpoints,
+            checkpoint_dir=config.checkpoint_dir,
             evaluation=config.evaluation,
         )
-        sampler = PromptSampler(prompts.prompt_ids, config.allocation.prompts_per_batch, config.run.seed)
+        batch_size, seed = config.allocation.prompts_per_batch, config.run.seed
+        sampler = PromptSampler(prompts.prompt_ids, batch_size, seed, prompts.fingerprint)
         await Controller(actors, sampler, prompts.task_of, options, observer, discard).run()
     except asyncio.CancelledError:
         if not signals.status:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from vipray.errors import ConfigError
-from vipray.learner.model_folder import check_model_source
+from vipray.learner.model_folder import check_model_source, check_tokenizer
 from vipray.sources import resolve_source
 
 
@@ -30,3 +30,13 @@ def test_a_model_folder_needs_a_config_and_weights(tmp_path, tiny_model):
     with pytest.raises(ConfigError, match=r"not \.gguf"):
         check_model_source(str(tmp_path / "model.txt"))
     assert check_model_source(str(tiny_model)) == tiny_model
+
+
+def test_a_tokenizer_that_is_not_the_models_is_found_out(tiny_model):
+    assert check_tokenizer(tiny_model, 258, "m") is None
+    assert check_tokenizer(tiny_model, 240, "m") is None  # rows to spare
+    assert "do they belong together" in (check_tokenizer(tiny_model, 100, "m") or "")
+    with pytest.raises(
+        ConfigError, match=r"model\.path=m: its tokenizer has 259 tokens, .* vocab_size=258"
+    ):
+        check_tokenizer(tiny_model, 259, "m")

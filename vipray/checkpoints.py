@@ -13,7 +13,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vipray.errors import CheckpointError
+from vipray.errors import ConfigError
 
 _NAME = re.compile(r"step-(\d{6,})")
 _MANIFEST = "checkpoint.json"
@@ -26,16 +26,22 @@ class CheckpointManifest:
     Attributes:
         step: training steps taken before it, which is also the policy version.
         model: source of the model, as in `model.path`.
-        model_fingerprint: of names and shapes of everything that is trained.
+        trained: names of the tensors that are trained, in order.
+        shapes: their shapes.
         rounding: `stochastic` or `nearest`, as published.
         seed: of the rounding.
+        lora_rank: of the adapters, 0 where every weight is trained.
+        lora_alpha: of the adapters.
     """
 
     step: int
     model: str
-    model_fingerprint: str
+    trained: list[str]
+    shapes: list[list[int]]
     rounding: str
     seed: int
+    lora_rank: int = 0
+    lora_alpha: int = 1
 
 
 def partial_folder(root: Path, step: int) -> Path:
@@ -68,11 +74,11 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     """Read what a checkpoint says of itself.
 
     Raises:
-        CheckpointError: it is no complete checkpoint.
+        ConfigError: it is no complete checkpoint.
     """
     try:
         return CheckpointManifest(**json.loads((folder / _MANIFEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
+        raise ConfigError(
             f"{folder} is no complete checkpoint ({type(error).__name__}): give a folder like checkpoints/step-000010"
         ) from None

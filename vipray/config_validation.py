@@ -33,7 +33,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _choices(config)
     yield from _allocation_problems(config.allocation)
     yield from _learner_problems(config)
-    yield from _verifier_problems(config.verifiers)
+    yield from _verifier_problems(config.verifiers, {file.verifier for file in config.data.files.values()})
     yield from _task_problems(config.data)
     yield from _file_problems(config.data)
     yield from _prompt_count_problems(config)
@@ -235,20 +235,23 @@ def _choices(config: Config) -> Iterator[str]:
             yield f"{key} must be one of {', '.join(allowed)}, got {value!r}"
 
 
-def _verifier_problems(verifiers: VerifierConfig) -> Iterator[str]:
+def _verifier_problems(verifiers: VerifierConfig, named: set[str]) -> Iterator[str]:
+    """Problems of the pool, and of the verifiers that data files name."""
     longest_s = _VERDICTS_AT_ONCE * verifiers.answer_timeout_s
     if verifiers.timeout_s < longest_s:
         yield (
             f"verifiers.timeout_s={verifiers.timeout_s:g} must be >= {_VERDICTS_AT_ONCE} * verifiers.answer_timeout_s "
-            f"= {longest_s:g}: so long {_VERDICTS_AT_ONCE} answers may wait for each other"
+            f"= {longest_s:g}: so long may {_VERDICTS_AT_ONCE} answers wait for each other"
         )
-    if verifiers.python_tests.timeout_s >= verifiers.answer_timeout_s:
+    if "python_tests" in named and verifiers.python_tests.timeout_s >= verifiers.answer_timeout_s:
         yield (
             f"verifiers.python_tests.timeout_s={verifiers.python_tests.timeout_s:g} must be < "
-            f"verifiers.answer_timeout_s={verifiers.answer_timeout_s:g}, which is the limit of the whole verification"
+            f"verifiers.answer_timeout_s={verifiers.answer_timeout_s:g}, the limit of the whole verification"
         )
     if verifiers.function and not _FUNCTION.fullmatch(verifiers.function):
         yield f"verifiers.function must be of the form module:callable, got {verifiers.function!r}"
+    if "function" in named and not verifiers.function:
+        yield "verifiers.function has no value: a data file names the verifier function; set it to module:callable"
 
 
 def _learner_problems(config: Config) -> Iterator[str]:

@@ -86,7 +86,9 @@ def _same(engine):
 class Setup:
     """A whole run on fakes, with real predictor, allocator, generator and verifier classes."""
 
-    def __init__(self, engines=None, *, steps=3, evaluate=0, checkpoint_every=0, learner_s=0.02, learner=None, writer=None):
+    def __init__(
+        self, engines=None, *, steps=3, evaluate=0, checkpoint_every=0, learner_s=0.02, learner=None, writer=None
+    ):
         engines = [ScriptedEngine(SCRIPT), ScriptedEngine(SCRIPT)] if engines is None else engines
         x = np.random.default_rng(0).normal(size=(len(PROMPTS), 3))
         gp = PaperGP(PROMPTS.prompt_ids, x, clip=0.05, jitter=1e-3)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.learner.test_trainer import free_port
+from tests.learner.support import free_port
 from vipray.config import LearnerConfig
 from vipray.errors import WeightSyncError
 from vipray.inference.vllm_engine import VllmEngine, VllmEngineOptions

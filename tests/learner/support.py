@@ -95,11 +95,12 @@ def gradients(trainer: Trainer, rollouts, allocation) -> torch.Tensor:
         masters = trainer._weights.masters.values()
         seen.append(torch.cat([master.grad.full_tensor().flatten() for master in masters]).clone())
 
-    trainer._optimizer.adamw.step = look  # type: ignore[method-assign]
+    adamw: Any = trainer._optimizer.adamw
+    adamw.step = look
     try:
         trainer.train(rollouts, allocation)
     finally:
-        trainer._optimizer.adamw.step = step  # type: ignore[method-assign]
+        adamw.step = step
     return torch.stack(seen)
 
 

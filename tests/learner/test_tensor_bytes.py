@@ -25,7 +25,7 @@ def test_tensors_come_back_bit_for_bit_from_any_number_of_ranks(shape_list, chun
     manifest = plan_manifest(named, dtype, chunk_nbytes, num_ranks)
     ranks = [list(fill_chunks(manifest, rank, shards(tensors, rank, num_ranks))) for rank in range(num_ranks)]
     assert all(len(chunks) == manifest.num_groups for chunks in ranks)
-    back = []
+    back: list[tuple[str, torch.Tensor]] = []
     for group, chunks in enumerate(zip(*ranks, strict=True)):
         numbers = manifest.chunks_of(group)
         assert tuple(len(chunk) for chunk in chunks) == tuple(manifest.chunk_nbytes[n] for n in numbers)

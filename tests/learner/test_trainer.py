@@ -138,7 +138,7 @@ def test_checkpoints_are_atomic_and_the_last_ones_are_kept(tiny_model, tmp_path)
             trainer.save(root, step, keep_last=2)
         trainer.finish_saving()
         assert sorted(path.name for path in root.iterdir()) == ["step-000002", "step-000003"]
-        with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        with pytest.raises(ConfigError, match="no complete checkpoint"):
             trainer.load(root / "step-000001")
     with (
         OneRank(replace(CONFIG, lora=LoraConfig(rank=2)), options(tiny_model)) as other,

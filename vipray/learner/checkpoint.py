@@ -6,7 +6,6 @@ then writes behind the training; the folder gets its final name once all ranks h
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Mapping
@@ -44,10 +43,9 @@ class Checkpointer:
         self._pending: tuple[Future[Any], Path, CheckpointManifest, int] | None = None
 
     @property
-    def fingerprint(self) -> str:
-        """Of the names and shapes of what is trained."""
-        text = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in self._masters.items())
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def shapes(self) -> dict[str, list[int]]:
+        """Shapes of what is trained, by name."""
+        return {name: list(tensor.shape) for name, tensor in self._masters.items()}
 
     def save(self, root: Path, manifest: CheckpointManifest, keep_last: int) -> None:
         """Start saving to a folder below `root`; `finish` or the next `save` waits for it.
@@ -90,13 +88,16 @@ class Checkpointer:
         """Load a checkpoint, whatever number of ranks it was saved by.
 
         Raises:
-            CheckpointError: it is not complete, or of another model.
+            ConfigError: it is not complete.
+            CheckpointError: it is of another model.
         """
         manifest = read_manifest(folder)
-        if manifest.model_fingerprint != self.fingerprint:
+        saved, mine = dict(zip(manifest.trained, manifest.shapes, strict=True)), self.shapes
+        if saved != mine:
+            name = next(name for name in [*saved, *mine] if saved.get(name) != mine.get(name))
             raise CheckpointError(
-                f"checkpoint {folder} is of another model ({manifest.model}): the names or shapes of what is trained "
-                "differ; set model.path and learner.lora as they were"
+                f"checkpoint {folder} is of another model, {manifest.model}: {name} is {saved.get(name)} there and "
+                f"{mine.get(name)} here; set model.path and learner.lora as they were"
             )
         state = self._state()
         dcp.load(state, checkpoint_id=folder / _SUBFOLDER, process_group=self._group)

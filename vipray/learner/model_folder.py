@@ -12,7 +12,8 @@ from filelock import FileLock
 from vipray.errors import ConfigError
 from vipray.sources import resolve_source
 
-_WEIGHTS = ("*.safetensors", "*.bin")
+_LEAST_SHARE = 0.9  # of a model's rows that a tokenizer that belongs to it uses; padding takes a few per cent
+_WEIGHTS = "*.safetensors"  # each rank reads its own rows of them
 
 
 def check_model_source(source: str) -> Path:
@@ -28,8 +29,8 @@ def check_model_source(source: str) -> Path:
         return path
     if not (path / "config.json").is_file():
         raise ConfigError(f"model.path={source} has no config.json: give a folder saved by save_pretrained")
-    if not any(found for pattern in _WEIGHTS for found in path.glob(pattern)):
-        raise ConfigError(f"model.path={source} has no weights (*.safetensors): give a folder saved by save_pretrained")
+    if not any(path.glob(_WEIGHTS)):
+        raise ConfigError(f"model.path={source} has no weights ({_WEIGHTS}): give a folder saved by save_pretrained")
     return path
 
 
@@ -78,11 +79,35 @@ def max_positions(folder: Path) -> int:
     Raises:
         ConfigError: its `config.json` does not say.
     """
+    return _from_config(folder, "max_position_embeddings", "n_positions")
+
+
+def check_tokenizer(folder: Path, num_tokens: int, source: str) -> str | None:
+    """Compare a tokenizer's number of tokens with the model's; return a sentence where they differ suspiciously.
+
+    Models may have rows to spare, for the hardware's sake, but no token may be without one.
+
+    Raises:
+        ConfigError: the tokenizer has more tokens than the model.
+    """
+    vocab_size = _from_config(folder, "vocab_size")
+    if num_tokens > vocab_size:
+        raise ConfigError(
+            f"model.path={source}: its tokenizer has {num_tokens} tokens, its config.json says vocab_size="
+            f"{vocab_size}: they do not belong together"
+        )
+    if num_tokens < _LEAST_SHARE * vocab_size:
+        return (
+            f"warning: the tokenizer of {source} has {num_tokens} tokens and the model {vocab_size}: do they belong "
+            "together?"
+        )
+    return None
+
+
+def _from_config(folder: Path, *keys: str) -> int:
     config = json.loads((folder / "config.json").read_text())
     for values in (config, config.get("text_config", {})):
-        for key in ("max_position_embeddings", "n_positions"):
+        for key in keys:
             if key in values:
                 return int(values[key])
-    raise ConfigError(
-        f"model.path={folder}: config.json has no max_position_embeddings; only such models are known here"
-    )
+    raise ConfigError(f"model.path={folder}: config.json has no {keys[0]}; only such models are known here")

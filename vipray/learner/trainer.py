@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import torch
 
-from vipray.arrays import ByteArray
 from vipray.checkpoints import CheckpointManifest
 from vipray.config import LearnerConfig
 from vipray.learner.batch import BatchOptions, TrainingBatch, training_batch
@@ -28,7 +28,7 @@ from vipray.learner.precision import compute_dtype
 from vipray.learner.process_group import ProcessGroup, Rendezvous
 from vipray.learner.tensor_bytes import fill_chunks
 from vipray.learner.totals import StepTotals
-from vipray.records import Allocation, WeightManifest
+from vipray.records import Allocation
 
 __all__ = ["Rendezvous", "Trainer", "TrainerOptions"]
 
@@ -72,6 +72,7 @@ class Trainer:
 
     def __init__(self, config: LearnerConfig, options: TrainerOptions, rendezvous: Rendezvous) -> None:
         self._options = options
+        self._lora = config.lora
         torch.set_num_threads(config.threads)
         device_type = "cuda" if config.num_gpus else "cpu"
         publish_dtype: torch.dtype = getattr(torch, options.publish_dtype)
@@ -126,8 +127,8 @@ class Trainer:
         with self._group.named(f"training on step {allocation.step}"):
             return self._train(batch, allocation.step)
 
-    def publish(self, version: int) -> Iterator[ByteArray | WeightManifest]:
-        """Yield each chunk of what this rank holds of a version, one after the other, and the manifest last."""
+    def publish(self, version: int) -> Iterator[Any]:
+        """Yield each chunk (uint8 array) of what this rank holds of a version, and the `WeightManifest` last."""
         with self._group.named(f"publishing version {version}"):
             yield from fill_chunks(self._manifest, self._group.rank, self._weights.rows(version))
         yield replace(self._manifest, version=version)
@@ -141,9 +142,12 @@ class Trainer:
         manifest = CheckpointManifest(
             step=step,
             model=self._options.model_source,
-            model_fingerprint=self._checkpointer.fingerprint,
+            trained=list(self._checkpointer.shapes),
+            shapes=list(self._checkpointer.shapes.values()),
             rounding=self._options.rounding,
             seed=self._options.seed,
+            lora_rank=self._lora.rank,
+            lora_alpha=self._lora.alpha,
         )
         with self._group.named(f"saving the checkpoint of step {step}"):
             self._checkpointer.save(root, manifest, keep_last)
@@ -156,7 +160,8 @@ class Trainer:
         """Go on from a checkpoint of any number of ranks; return the training steps that were taken before it.
 
         Raises:
-            CheckpointError: it is not complete, or of another model.
+            ConfigError: it is not complete.
+            CheckpointError: it is of another model.
         """
         with self._group.named(f"loading checkpoint {folder}"):
             manifest = self._checkpointer.load(folder)
