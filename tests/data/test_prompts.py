@@ -1,86 +1,65 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import pyarrow as pa
 
-import pytest
+from tests.data.support import prompt_set
+from vipray.data.prompts import PROMPT_SCHEMA, Prompt, PromptSet
 
-from vipray.config import TaskConfig
-from vipray.data.prompts import Prompt, build_prompt_set
-from vipray.data.tasks import open_task, read_tasks
-from vipray.errors import ConfigError
-
-SUMS = {"sums": TaskConfig("chain_sum", 40, 1, {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1})}
+PROMPTS = [
+    Prompt("t/0", "t", 0, "How many?", "034", "math"),
+    Prompt("t/1", "u", 1, "Which city?", "NYC", "qa", ("New York", "Big Apple")),
+]
 
 
-def tokenize(text):
-    return list(text.encode())
+def table(rows):
+    return pa.Table.from_pylist(rows, schema=PROMPT_SCHEMA)
 
 
-def prompt(index, text, answer="7"):
-    return Prompt(f"t/{index}", "t", index, text, answer)
+def row(place, **changes):
+    values = {"prompt_id": f"t/{place}", "task": "t", "index": place, "text": f"q{place}", "answer": "1"}
+    return values | {"verifier": "math", "aliases": [], "token_ids": [place, 7]} | changes
 
 
-def test_duplicates_go_and_long_prompts_are_dropped_and_both_are_counted():
-    prompts = [prompt(0, "ab"), prompt(1, "ab"), prompt(2, "abcdef"), prompt(3, "abc")]
-    kept, report = build_prompt_set(prompts, tokenize, max_tokens=3)
-    assert kept.prompt_ids == ["t/0", "t/3"]
-    assert kept.token_ids("t/3") == list(b"abc")
-    assert (report.num_read, report.num_duplicates, report.num_too_long, report.num_kept) == (4, 1, 1, 2)
-    assert str(report) == "2 prompts (4 read, 1 exact duplicates removed, 1 over the length limit dropped)"
+def test_a_prompt_comes_back_as_it_went_in():
+    kept, _ = prompt_set(PROMPTS)
+    assert [kept.prompt(p) for p in kept.prompt_ids] == PROMPTS
+    assert kept.task_of == {"t/0": "t", "t/1": "u"}
+    assert kept.texts == ["How many?", "Which city?"]
+    assert kept.token_ids("t/1") == list(b"Which city?")
+    assert kept.table.schema == PROMPT_SCHEMA
 
 
-def test_answers_are_kept_as_strings_to_the_letter():
-    kept, _ = build_prompt_set([prompt(0, "q", "034")], tokenize, 10)
-    assert kept.prompt("t/0") == Prompt("t/0", "t", 0, "q", "034")
+def test_the_fingerprint_does_not_depend_on_how_the_table_is_cut():
+    rows = [row(i, aliases=["x"] * (i % 3), token_ids=list(range(i % 5))) for i in range(20)]
+    whole = PromptSet(table(rows))
+    cut = PromptSet(pa.concat_tables([table(rows[:1]), table([]), table(rows[1:13]), table(rows[13:])]))
+    sliced = PromptSet(table([row(99), *rows]).slice(1))
+    assert whole.fingerprint == cut.fingerprint == sliced.fingerprint
+    assert len(whole.fingerprint) == 64
 
 
-def test_nothing_to_train_on_is_an_error_that_says_why():
-    with pytest.raises(ConfigError, match=r"data.max_prompt_tokens=2: the shortest of 2 has 3 tokens"):
-        build_prompt_set([prompt(0, "abc"), prompt(1, "abcd")], tokenize, 2)
-    with pytest.raises(ConfigError, match="empty: data"):
-        build_prompt_set([], tokenize, 2)
-    with pytest.raises(ConfigError, match="t/0 has an empty text or answer"):
-        build_prompt_set([prompt(0, "abc", " ")], tokenize, 9)
-
-
-def test_a_task_gives_the_same_prompts_again_with_ids_by_label():
-    first, again = list(read_tasks(SUMS)), list(read_tasks(SUMS))
-    assert first == again
-    assert first[3].prompt_id == "sums/0003" and first[3].task == "sums" and first[3].index == 3
-    terms = first[3].text.split(":")[1].removesuffix("=")
-    assert str(eval(terms)) == first[3].answer
-
-
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        (TaskConfig("no_such_set", 3), "data.tasks.x.dataset='no_such_set'"),
-        (TaskConfig("chain_sum", 3, 0, {"colour": 1}), "'colour': 1.*refused by chain_sum"),
-        (TaskConfig("chain_sum", 3, 0, {"min_terms": 0}), "min_terms must be positive"),
-    ],
-)
-def test_tasks_that_reasoning_gym_refuses_are_named(task, words):
-    with pytest.raises(ConfigError, match=words):
-        open_task("x", task)
-
-
-def test_reasoning_gym_works_without_its_logic_solver():
-    """Where no C compiler built pycosat, only the tasks that use it fail, and they say why."""
-    code = (
-        "import importlib.util as u, sys\n"
-        "find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'pycosat' else find(name, *rest)\n"
-        "from vipray.config import TaskConfig\n"
-        "from vipray.data.tasks import read_tasks\n"
-        "assert len(list(read_tasks({'sums': TaskConfig('chain_sum', 3)}))) == 3\n"
-        "from vipray.errors import ConfigError\n"
-        "try:\n"
-        "    list(read_tasks({'zebra': TaskConfig('zebra_puzzles', 1)}))\n"
-        "except ConfigError as error:\n"
-        "    assert 'needs pycosat' in str(error)\n"
-        "else:\n"
-        "    raise AssertionError('no error')\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
+def test_every_change_changes_the_fingerprint():
+    rows = [row(0), row(1)]
+    changed = [
+        rows[::-1],
+        rows[:1],
+        [*rows, row(2)],
+        *(
+            [row(0, **change), rows[1]]
+            for change in (
+                {"prompt_id": "t/x"},
+                {"task": "u"},
+                {"index": 5},
+                {"text": "q0 "},
+                {"answer": "01"},
+                {"verifier": "exact"},
+                {"aliases": [""]},
+                {"aliases": ["1"]},
+                {"token_ids": [0, 8]},
+                {"token_ids": [0]},
+            )
+        ),
+        [row(0, text="q0q", token_ids=[0]), row(1, text="1", token_ids=[7, 1, 7])],  # the same letters, cut elsewhere
+    ]
+    prints = [PromptSet(table(each)).fingerprint for each in (rows, *changed)]
+    assert len(set(prints)) == len(prints)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
-from vipray.errors import ConfigError
+from vipray.data.fingerprint import fingerprint
 
 PROMPT_SCHEMA = pa.schema(
     [
         pa.field("prompt_id", pa.string(), nullable=False),
         pa.field("task", pa.string(), nullable=False),
-        pa.field("index", pa.int64(), nullable=False),  # of the task's data set
-        pa.field("text", pa.string(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),  # of the task's data set, or of the row in its file
+        pa.field("text", pa.string(), nullable=False),  # what the user says, without the chat template
         pa.field("answer", pa.string(), nullable=False),
+        pa.field("verifier", pa.string(), nullable=False),
+        pa.field("aliases", pa.list_(pa.string()), nullable=False),
         pa.field("token_ids", pa.list_(pa.int32()), nullable=False),  # after the chat template
     ]
 )
@@ -23,29 +25,15 @@ PROMPT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt before tokenisation; `index` is its place in the task's data set."""
+    """A prompt before tokenisation; `index` is its place in the task's data set or in its file, from 0."""
 
     prompt_id: str
     task: str
     index: int
     text: str
     answer: str
-
-
-@dataclass(frozen=True)
-class PromptSetReport:
-    """What became of the prompts that were read."""
-
-    num_read: int
-    num_duplicates: int
-    num_too_long: int
-    num_kept: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_kept} prompts ({self.num_read} read, {self.num_duplicates} exact duplicates removed, "
-            f"{self.num_too_long} over the length limit dropped)"
-        )
+    verifier: str = "reasoning_gym"  # name of the verifier that scores it, a key of vipray/verifiers/build.py
+    aliases: tuple[str, ...] = ()  # further right answers
 
 
 class PromptSet:
@@ -70,6 +58,11 @@ class PromptSet:
         """The prompts' texts, without the chat template, in the order of the table."""
         return list(self.table.column("text").to_pylist())
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with every id, token, answer and label of the set, and with their order."""
+        return fingerprint(self.table)
+
     def token_ids(self, prompt_id: str) -> list[int]:
         """The tokens that the policy is prompted with."""
         return list(self.table.column("token_ids")[self._row[prompt_id]].as_py())
@@ -78,47 +71,7 @@ class PromptSet:
         """The prompt behind an id."""
         row = self._row[prompt_id]
         values = {name: self.table.column(name)[row].as_py() for name in Prompt.__dataclass_fields__}
-        return Prompt(**values)
+        return Prompt(**values | {"aliases": tuple(values["aliases"])})
 
     def __len__(self) -> int:
         return self.table.num_rows
-
-
-def build_prompt_set(
-    prompts: Iterable[Prompt], tokenize: Callable[[str], Sequence[int]], max_tokens: int
-) -> tuple[PromptSet, PromptSetReport]:
-    """Drop exact duplicates and prompts over the limit, and tokenise the rest.
-
-    Args:
-        prompts: prompts with distinct ids.
-        tokenize: text to token ids, chat template included.
-        max_tokens: longest prompt, in tokens after the chat template.
-
-    Raises:
-        ConfigError: an empty text or answer, or nothing left to train on.
-    """
-    rows: list[dict[str, object]] = []
-    seen: set[str] = set()
-    num_read = num_too_long = 0
-    shortest: int | None = None
-    for prompt in prompts:
-        num_read += 1
-        if not prompt.text.strip() or not prompt.answer.strip():
-            raise ConfigError(f"prompt {prompt.prompt_id} has an empty text or answer: remove it from data.tasks")
-        if prompt.text in seen:
-            continue
-        seen.add(prompt.text)
-        token_ids = list(tokenize(prompt.text))
-        shortest = len(token_ids) if shortest is None else min(shortest, len(token_ids))
-        if len(token_ids) > max_tokens:
-            num_too_long += 1
-            continue
-        rows.append({**vars(prompt), "token_ids": token_ids})
-    report = PromptSetReport(num_read, num_read - len(seen), num_too_long, len(rows))
-    if not num_read:
-        raise ConfigError("the prompt set is empty: data.tasks gave no prompt")
-    if not rows:
-        raise ConfigError(
-            f"no prompt is within data.max_prompt_tokens={max_tokens}: the shortest of {num_read} has {shortest} tokens"
-        )
-    return PromptSet(pa.Table.from_pylist(rows, schema=PROMPT_SCHEMA)), report

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from vipray.arrays import FloatArray, IntArray
+from vipray.data.chat import as_messages
+from vipray.data.files import open_rows
 from vipray.errors import ConfigError
 
 
@@ -118,13 +120,17 @@ def _visits(group: list[dict[str, Any]], place: dict[str, int]) -> Visits:
 def _with_texts(log: PassRateLog, path: Path) -> PassRateLog:
     texts: dict[str, str] = {}
     task_of: dict[str, str] = {}
-    for row in _read_parquet(path).to_pylist():
-        if "prompt_id" in row:
-            texts[row["prompt_id"]] = row["text"]
-            if row.get("task") is not None:
-                task_of[row["prompt_id"]] = row["task"]
+    for row in open_rows(path).rows(("prompt_id", "text", "task", "prompt", "extra_info")):
+        values = row.values
+        if {"prompt_id", "text"} <= values.keys():
+            texts[values["prompt_id"]] = values["text"]
+            if values.get("task") is not None:
+                task_of[values["prompt_id"]] = values["task"]
+        elif {"prompt", "extra_info"} <= values.keys() and "index" in (values["extra_info"] or {}):
+            messages = as_messages(values["prompt"], row.place)
+            texts[str(values["extra_info"]["index"])] = "\n".join(message.content for message in messages)
         else:
-            texts[str(row["extra_info"]["index"])] = "\n".join(message["content"] for message in row["prompt"])
+            raise ConfigError(f"{row.place} has neither prompt_id and text nor prompt and extra_info.index")
     missing = [prompt_id for prompt_id in log.prompt_ids if prompt_id not in texts]
     if missing:
         raise ConfigError(f"{path} has no text for {len(missing)} prompts of the log, the first is {missing[0]!r}")
