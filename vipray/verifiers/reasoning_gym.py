@@ -14,12 +14,11 @@ from typing import Any
 from vipray.config import TaskConfig
 from vipray.data.prompts import Prompt
 from vipray.data.tasks import open_task
-from vipray.records import Outcome
+from vipray.verifiers.answer_text import CutAnswerError, boxed_or_all, own_words, tagged_answer
+from vipray.verifiers.numbers import SCANNED_NUMBER
 from vipray.verifiers.protocol import Score
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _NUMERIC = re.compile(r"-?\d+(?:\.\d+)?")
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningGymVerifier:
@@ -31,13 +30,16 @@ class ReasoningGymVerifier:
 
     def verify(self, prompt: Prompt, completion: str) -> Score:
         """Reward 1 for full marks of the task's scorer on the extracted answer, else 0."""
-        answer = extract_answer(completion, prompt.answer)
+        answer = extract_answer(own_words(prompt.text, completion), prompt.answer)
         if answer is None:
-            return Score(0.0, Outcome.WRONG, "")
+            return Score.wrong("")
         dataset = self._open(prompt.task)
         marks = float(dataset.score_answer(answer, dataset[prompt.index]))
-        success = marks >= 1.0
-        return Score(float(success), Outcome.CORRECT if success else Outcome.WRONG, answer)
+        return Score.correct(answer) if marks >= 1.0 else Score.wrong(answer)
+
+    def check_gold(self, prompt: Prompt) -> str | None:
+        """Return None where the prompt belongs to one of the tasks, else the reason."""
+        return None if prompt.task in self._tasks else f"data.tasks has no task {prompt.task!r}"
 
     def _open_task(self, label: str) -> Any:
         return open_task(label, self._tasks[label])
@@ -46,8 +48,8 @@ class ReasoningGymVerifier:
 def extract_answer(completion: str, gold: str) -> str | None:
     r"""Return what a completion gives as its final answer, or None.
 
-    A tagged `<answer>` wins. For a numeric gold it is the last number, without thousands separators; for any other
-    the last line that holds something, without a closing full stop.
+    A tagged `<answer>` wins, then a box. For a numeric gold it is the last number, without thousands separators; for
+    any other the last line that holds something, without a closing full stop.
 
     >>> extract_answer("3 + 4 = 7.", "7")
     '7'
@@ -56,10 +58,13 @@ def extract_answer(completion: str, gold: str) -> str | None:
     >>> extract_answer("Let me see.\nThe colour red.", "blue")
     'The colour red'
     """
-    tagged = _TAGGED.findall(completion)
-    text = tagged[-1] if tagged else completion
+    try:
+        tagged = tagged_answer(completion)
+        text = boxed_or_all(completion) if tagged is None else tagged
+    except CutAnswerError:
+        return None
     if _NUMERIC.fullmatch(gold.strip()):
-        numbers = _NUMBER.findall(text)
-        return numbers[-1].replace(",", "") if numbers else None
+        numbers = SCANNED_NUMBER.findall(text)
+        return re.sub(r"[,\s$€£¥]", "", numbers[-1].replace("−", "-")) if numbers else None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].removesuffix(".") if lines else None
