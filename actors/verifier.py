@@ -1,34 +1,60 @@
-"""The verifier actor: one process of the verifier pool."""
+"""The verifier actor: rollouts in, verdicts out; the scoring is done by worker processes of its own."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
 
 import pyarrow as pa
 
-from vipray.data.prompts import PromptSet
+from vipray.data.prompts import Prompt, PromptSet
 from vipray.records import ROLLOUT_SCHEMA, Outcome, RolloutId, Verdict
-from vipray.verifiers.protocol import Score, Verifier
+from vipray.verifiers.protocol import Score
 
-_log = logging.getLogger(__name__)
+
+class Scorer(Protocol):
+    """What the actor asks of a verifier pool."""
+
+    ready: Future[None]
+
+    def submit(self, prompt: Prompt, completion: str) -> Future[Score]:
+        """Score one completion."""
+
+    def metrics(self) -> dict[str, float]:
+        """Counts so far."""
+
+    def close(self) -> None:
+        """End what was started."""
 
 
 class VerifierActor:
-    """Scores rollouts one at a time."""
+    """Scores as many rollouts at once as its pool has workers; the others wait.
 
-    def __init__(self, build: Callable[[], Verifier], prompts: pa.Table) -> None:
-        self._verifier = build()
+    Args:
+        build: makes the pool from the names of the verifiers that the prompts ask for.
+        prompts: with `PROMPT_SCHEMA`.
+    """
+
+    def __init__(self, build: Callable[[Sequence[str]], Scorer], prompts: pa.Table) -> None:
         self._prompts = PromptSet(prompts)
+        self._pool = build(sorted(set(self._prompts.table.column("verifier").to_pylist())))
 
-    def ready(self) -> None:
-        """Return once the actor is up."""
+    async def ready(self) -> None:
+        """Return once a worker is up; raises what keeps it from starting."""
+        await asyncio.wrap_future(self._pool.ready)
 
-    def score(self, rollout: pa.RecordBatch) -> tuple[pa.RecordBatch, Verdict]:
-        """Return the rollout with reward, outcome and extracted answer, and the verdict for the controller."""
+    async def score(self, rollout: pa.RecordBatch) -> tuple[pa.RecordBatch, Verdict]:
+        """Return the rollout with the verifier's findings filled in, and the verdict for the controller."""
         (row,) = rollout.to_pylist()
-        score = self._verify(row["prompt_id"], row["text"])
-        row |= {"reward": score.reward, "outcome": str(score.outcome), "extracted": score.extracted}
+        score = await asyncio.wrap_future(self._pool.submit(self._prompts.prompt(row["prompt_id"]), row["text"]))
+        row |= {
+            "reward": score.reward,
+            "outcome": str(score.outcome),
+            "extracted": _storable(score.extracted),
+            "reason": _storable(score.reason),
+        }
         verdict = Verdict(
             rollout_id=RolloutId(row["step"], row["prompt_id"], row["k"]),
             reward=score.reward,
@@ -38,10 +64,15 @@ class VerifierActor:
         )
         return pa.RecordBatch.from_pylist([row], schema=ROLLOUT_SCHEMA), verdict
 
-    def _verify(self, prompt_id: str, text: str) -> Score:
-        prompt = self._prompts.prompt(prompt_id)
-        try:
-            return self._verifier.verify(prompt, text)
-        except Exception as error:  # noqa: BLE001 - foreign code: its fault is an outcome, counted as `rollouts/unscored`
-            _log.exception("the scorer of task %s failed on prompt %s", prompt.task, prompt_id)
-            return Score(0.0, Outcome.ERROR, f"{type(error).__name__}: {error}")
+    def metrics(self) -> dict[str, float]:
+        """Scores by outcome so far, and how many workers had to be replaced."""
+        return self._pool.metrics()
+
+    async def shutdown(self) -> None:
+        """End all workers."""
+        await asyncio.to_thread(self._pool.close)
+
+
+def _storable(text: str) -> str:
+    """The text without halves of surrogate pairs, which Arrow refuses."""
+    return text.encode("utf-8", "replace").decode()
