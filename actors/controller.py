@@ -1,46 +1,55 @@
-"""The controller: one step after the other, with the next allocation made behind the training of this one.
+"""The controller: one loop for each stage of a step, connected by references and bounded queues.
 
-    generators │ rollouts t                                    │ rollouts t+1
-    verifiers  │   · score t as they end ·                     │
-    learner    │                        │ train t │ publish t+1│
-    predictor  │                        │obs t│pred t+1│      │
-    allocator  │                        │          │alloc│    │
+    plan ──► [plans] ──► open ──► rollouts of the step ──► collect ──► [batches] ──► learn ──► publish
+     ▲                                                       │                         │          │
+     └──────────────────── observed ◄────────────────────────┘                         │          │
+                           version confirmed by a generator ◄──────────────────────────┴──────────┘
 
-Rollouts of t+1 start when version t+1 is confirmed by every generator and allocation t+1 is there. `observe`,
-`predict` and `allocate` are chained by references, so they need nothing of the controller while the learner trains.
+What unblocks each loop:
+
+    plan      the outcomes that step t may know: of step t - 1, or of t - 2 where generation overlaps with training
+    open      an allocation; its rollouts start at each generator that has confirmed a version young enough
+    collect   the last verdict of step t
+    learn     the batch of step t; then version t + 1 goes out, to each generator as soon as that can take it
+
+`pipeline.max_staleness` = 0 is on-policy: rollouts of t + 1 need version t + 1, and only planning hides behind
+training. With k ≥ 1 they start on version t + 1 - k, while the learner trains on what came before. Either way the
+dispatcher enforces the bound when a rollout starts and again before it enters a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ray.exceptions import RayError
-
+from actors.generator_pool import GeneratorPool, Publication
 from actors.handles import Actors
-from actors.rollouts import GeneratorPool, RolloutBatch, RolloutMaker
+from actors.rollouts import RolloutBatch, RolloutLimits, RolloutMaker
+from actors.timeline_recorder import TimelineRecorder
 from actors.waiting import wait_for
 from vipray.config import (
     CheckpointConfig,
     EvaluationConfig,
     GeneratorConfig,
     LearnerConfig,
+    PipelineConfig,
     VerifierConfig,
     WeightsConfig,
 )
 from vipray.data.sampler import PromptSampler
-from vipray.errors import WaitTimeoutError, WeightSyncError
-from vipray.records import RolloutId, Span
-from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics
+from vipray.dispatch.dispatcher import Dispatcher
+from vipray.dispatch.lengths import LengthModel
+from vipray.dispatch.staleness import StalenessPolicy
+from vipray.records import RolloutId, Span, TimelineSpan
+from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics, staleness
 
-_log = logging.getLogger(__name__)
 _PLANNING_TIMEOUT_S = 300.0  # prediction and allocation take milliseconds; a GPU's first kernels take seconds
 _WRITING_TIMEOUT_S = 300.0
+_COVERS = 8  # stretches of work that are remembered: those of a few steps
 
 
 class RunObserver(Protocol):
@@ -52,6 +61,9 @@ class RunObserver(Protocol):
     def on_step(self, metrics: Mapping[str, float], allocation_rows: list[dict[str, Any]]) -> None:
         """A step is complete."""
 
+    def on_spans(self, spans: list[TimelineSpan]) -> None:
+        """Actors were at work."""
+
     def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
         """An evaluation is complete; one row a prompt (`EVALUATION_SCHEMA`)."""
 
@@ -61,9 +73,11 @@ class ControllerOptions:
     """The parts of the configuration that the controller acts on."""
 
     steps: int
+    max_completion_tokens: int
     generators: GeneratorConfig
     verifiers: VerifierConfig
     learner: LearnerConfig
+    pipeline: PipelineConfig
     weights: WeightsConfig
     checkpoints: CheckpointConfig
     checkpoint_dir: Path
@@ -74,9 +88,18 @@ class ControllerOptions:
 class _Plan:
     """References of a step's planning, under way."""
 
-    observed: Any  # None for the first step
+    step: int
+    observed: Any  # None while there is nothing to observe
     prediction: Any
     allocation: Any
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """A step's batch, ready to be trained on."""
+
+    planning: Planning
+    batch: RolloutBatch
 
 
 class Controller:
@@ -89,6 +112,7 @@ class Controller:
         options: settings.
         observer: is told of stages, steps and evaluations.
         discard: ends the actor of a lost generator at once.
+        cancel: gives up a call that nobody waits for any more.
         clock: wall-clock seconds, comparable with the spans of actors.
     """
 
@@ -100,6 +124,7 @@ class Controller:
         options: ControllerOptions,
         observer: RunObserver,
         discard: Callable[[Any], None],
+        cancel: Callable[[Any], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._actors = actors
@@ -107,68 +132,134 @@ class Controller:
         self._task_of = task_of
         self._options = options
         self._observer = observer
+        self._cancel = cancel
         self._clock = clock
-        self._pool = GeneratorPool(actors.generators, discard)
-        self._rollouts = RolloutMaker(
-            self._pool,
-            actors.verifiers,
-            rollout_timeout_s=options.generators.rollout_timeout_s,
-            verdict_timeout_s=options.verifiers.timeout_s,
-        )
+        self._timeline = TimelineRecorder()
+        self._pool = GeneratorPool(actors.generators, discard, options.weights.timeout_s, clock)
+        self._pool.listeners.append(self._timeline)
+        self._lengths = LengthModel(task_of, prior_tokens=options.max_completion_tokens / 2)
+        self._plans: asyncio.Queue[_Plan] = asyncio.Queue(maxsize=1)
+        self._opened: asyncio.Queue[Planning] = asyncio.Queue(maxsize=1)
+        self._batches: asyncio.Queue[_Collected] = asyncio.Queue(maxsize=max(1, options.pipeline.max_staleness))
+        self._observations: dict[int, asyncio.Future[Any]] = {}  # by step: the call by which it was observed
+        self._covers: list[Span] = []  # recent training, publishing and generation, behind which planning can hide
         self._writing: Any = None
 
     async def run(self) -> None:
         """Publish the initial weights, evaluate, train for all steps, evaluate."""
         self._observer.on_stage("publishing the initial weights")
-        await self._publish(0)
-        await self._evaluate(0)
-        started = self._clock()
-        plan, cover = self._plan(0, observed=None), None
+        try:
+            await self._publish(0)
+            await self._pool.settled()
+            await self._evaluate(0)
+            await self._train()
+            await self._pool.settled()
+            await self._evaluate(self._options.steps)
+            await self._written()
+        finally:
+            self._pool.close()
+            self._observer.on_spans(self._timeline.flush())
+
+    async def _train(self) -> None:
+        policy = StalenessPolicy(self._options.pipeline.max_staleness, self._options.pipeline.on_stale)
+        rollouts = self._rollout_maker(policy, self._options.pipeline.straggler_deadline_s)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._plan_loop())
+                group.create_task(self._open_loop(rollouts))
+                group.create_task(self._collect_loop(rollouts))
+                group.create_task(self._learn_loop())
+        except ExceptionGroup as errors:
+            first = _first(errors)
+            raise first from first.__cause__
+        finally:
+            rollouts.close()
+
+    async def _plan_loop(self) -> None:
+        """Start planning each step as soon as it may know what it needs. The predictor works in order."""
+        lag = 1 if self._options.pipeline.max_staleness == 0 else 2
         for step in range(self._options.steps):
-            planning = await self._planned(plan, cover)
-            batch, generation_s = await self._timed(self._rollouts.make(planning.allocation.rollout_ids()))
-            await self._write("rollouts", step, batch)
+            observed = await self._observation(step - lag) if step >= lag else None
+            prediction = self._actors.predictor.predict.remote(self._sampler.next_batch())
+            allocation = self._actors.allocator.allocate.remote(step, prediction)
+            await self._plans.put(_Plan(step, observed, prediction, allocation))
+
+    async def _open_loop(self, rollouts: RolloutMaker) -> None:
+        """Open each step once its allocation is there."""
+        for _ in range(self._options.steps):
+            planning = await self._planned(await self._plans.get())
+            ids = planning.allocation.prompt_ids
+            expected = dict(zip(ids, self._lengths.expect(ids).tolist(), strict=True))
+            rollouts.open(planning.allocation.step, planning.allocation.rollout_ids(), expected)
+            await self._opened.put(planning)
+
+    async def _collect_loop(self, rollouts: RolloutMaker) -> None:
+        """Take each step's batch when it is complete; tell the predictor at once."""
+        for step in range(self._options.steps):
+            planning = await self._opened.get()
+            batch = await rollouts.finished(step)
+            planning = replace(planning, allocation=replace(planning.allocation, dropped=batch.dropped))
             prompt_ids = planning.allocation.prompt_ids
             successes, trials = count_evidence(prompt_ids, batch.verdicts)
+            call = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
+            self._observation(step).set_result(call)
+            lengths = [verdict.num_tokens for verdict in batch.verdicts]
+            self._lengths.observe([verdict.rollout_id.prompt_id for verdict in batch.verdicts], lengths)
+            self._covers.append(batch.span)
+            self._timeline.add_rollouts(step, batch)
+            await self._batches.put(_Collected(planning, batch))
+
+    async def _learn_loop(self) -> None:
+        """Train on each batch in order, and publish."""
+        started = self._clock()
+        for step in range(self._options.steps):
+            waited = self._clock()
+            collected = await self._batches.get()
+            planning, batch = collected.planning, collected.batch
+            await self._write("rollouts", step, batch)
             dispatched = self._clock()
             trained = [rank.train.remote(planning.allocation, *batch.references) for rank in self._actors.learners]
-            observed = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
-            if step + 1 < self._options.steps:
-                plan = self._plan(step + 1, observed)
             what = f"the learner's step {step}"
             (training, span), *_ = await wait_for(_all(trained), self._options.learner.step_timeout_s, what)
-            training_s = self._clock() - dispatched
-            _, publishing_s = await self._timed(self._publish(step + 1))
+            trained_at = self._clock()
+            await self._publish(step + 1)
+            if not self._options.pipeline.max_staleness:
+                await self._pool.settled()  # nothing else to do for the learner
             ended = self._clock()
-            cover = Span(dispatched, ended)
+            self._covers = [*self._covers[-_COVERS:], Span(min(batch.span.end_s, dispatched), ended)]
+            self._timeline.add("learner", "train", span, step=step)
+            self._timeline.add("learner", "publish", Span(trained_at, ended), version=step + 1)
             await self._save(step + 1)
+            prompt_ids = planning.allocation.prompt_ids
+            successes, trials = count_evidence(prompt_ids, batch.verdicts)
             metrics = {
                 "step": step,
                 "step/time_s": ended - started,
-                "time/generation_s": generation_s,
-                "time/training_s": training_s,
-                "time/publishing_s": publishing_s,
+                "time/generation_s": batch.span.duration_s,
+                "time/training_s": trained_at - dispatched,
+                "time/publishing_s": ended - trained_at,
                 "learner/busy_s": span.duration_s,
-                "policy/version": min(verdict.policy_version for verdict in batch.verdicts),
-                **planning.metrics(),
+                "learner/wait_s": dispatched - waited,
+                **planning.metrics(self._covers),
+                **staleness(step, batch.verdicts),
                 **reward_metrics(batch.verdicts, self._task_of),
                 **batch.metrics,
                 **training,
                 "generators/count": len(self._pool.handles),
+                "lengths/absolute_error": self._lengths.metrics()["absolute_error"],
             }
             self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
+            self._observer.on_spans(self._timeline.flush())
             started = ended
-        await wait_for(observed, _PLANNING_TIMEOUT_S, "the predictor's last observation")
+        await wait_for(await self._observation(step), _PLANNING_TIMEOUT_S, "the predictor's last observation")
         await self._saved()
-        await self._evaluate(self._options.steps)
-        await self._written()
 
-    def _plan(self, step: int, observed: Any) -> _Plan:
-        """Start planning a step. The predictor works in order, so it has observed before it predicts."""
-        prediction = self._actors.predictor.predict.remote(self._sampler.next_batch())
-        return _Plan(observed, prediction, self._actors.allocator.allocate.remote(step, prediction))
+    def _observation(self, step: int) -> asyncio.Future[Any]:
+        if step not in self._observations:
+            self._observations[step] = asyncio.get_running_loop().create_future()
+        return self._observations[step]
 
-    async def _planned(self, plan: _Plan, cover: Span | None) -> Planning:
+    async def _planned(self, plan: _Plan) -> Planning:
         """Wait for a plan and account for what the wait cost."""
         start = self._clock()
         allocation = await wait_for(plan.allocation, _PLANNING_TIMEOUT_S, "the allocation of the step")
@@ -177,10 +268,13 @@ class Controller:
         spans = [prediction.span]
         if plan.observed is not None:
             spans.append(await wait_for(plan.observed, _PLANNING_TIMEOUT_S, "the predictor's observation"))
-        return Planning(allocation, tuple(spans), cover, wait_s, prediction.metrics)
+            self._timeline.add("predictor", "observe", spans[-1], step=plan.step)
+        self._timeline.add("predictor", "predict", prediction.span, step=plan.step)
+        self._timeline.add("allocator", "allocate", allocation.span, step=plan.step)
+        return Planning(allocation, tuple(spans), wait_s, prediction.metrics)
 
     async def _publish(self, version: int) -> None:
-        """Hand a policy version to every generator; each of them confirms it before it serves again.
+        """Hand a policy version to the pool.
 
         Each rank publishes the rows that it holds. The chunks are return values of the learners' method, so that the
         driver owns them and they outlive a rank. A learner that fails is found out before a generator is asked for
@@ -191,17 +285,7 @@ class Controller:
         manifests = [references[-1] for references in ranks]  # the last that a rank yields, and small
         await wait_for(_all(manifests), self._options.weights.timeout_s, f"the learner to publish version {version}")
         chunks = [chunk for group in zip(*(references[:-1] for references in ranks), strict=True) for chunk in group]
-        generators = dict(self._pool.handles)
-        results = await asyncio.gather(
-            *(self._load(name, generator, version, manifests[0], chunks) for name, generator in generators.items()),
-            return_exceptions=True,
-        )
-        for generator_id, result in zip(generators, results, strict=True):
-            if isinstance(result, RayError | WaitTimeoutError):
-                self._pool.lose(generator_id, result)
-            elif isinstance(result, BaseException):
-                raise result
-        self._pool.require(f"none took version {version}")
+        self._pool.publish(Publication(version, manifests[0], chunks))
 
     async def _save(self, step: int) -> None:
         """Have a checkpoint saved if one is due after `step` steps; it is written behind the next step."""
@@ -218,22 +302,20 @@ class Controller:
         saves = [rank.finish_saving.remote() for rank in self._actors.learners]
         await wait_for(_all(saves), self._options.learner.step_timeout_s, "the last checkpoint to be complete")
 
-    async def _load(self, generator_id: str, generator: Any, version: int, manifest: Any, chunks: list[Any]) -> None:
-        what = f"generator {generator_id} to take version {version}"
-        confirmed = await wait_for(
-            generator.load_weights.remote(manifest, *chunks), self._options.weights.timeout_s, what
-        )
-        if confirmed != version:
-            raise WeightSyncError(f"generator {generator_id} confirmed version {confirmed} instead of {version}")
-
     async def _evaluate(self, step: int) -> None:
-        """Evaluate every prompt with equal n. The predictor does not see these outcomes."""
+        """Evaluate every prompt with equal n, on the version of `step`. The predictor does not see these outcomes."""
         n = self._options.evaluation.rollouts_per_prompt
         if not n:
             return
         prompt_ids = list(self._task_of)
         self._observer.on_stage(f"evaluating {len(prompt_ids)} prompts with {n} rollouts each after {step} steps")
-        batch = await self._rollouts.make([RolloutId(step, prompt_id, k) for prompt_id in prompt_ids for k in range(n)])
+        rollouts = self._rollout_maker(StalenessPolicy(0), None)
+        expected = dict(zip(prompt_ids, self._lengths.expect(prompt_ids).tolist(), strict=True))
+        try:
+            rollouts.open(step, [RolloutId(step, prompt_id, k) for prompt_id in prompt_ids for k in range(n)], expected)
+            batch = await rollouts.finished(step)
+        finally:
+            rollouts.close()
         await self._write("evaluation", step, batch)
         successes, trials = count_evidence(prompt_ids, batch.verdicts)
         self._observer.on_evaluation(
@@ -241,6 +323,18 @@ class Controller:
                 {"step": step, "prompt_id": p, "task": self._task_of[p], "successes": s, "trials": t}
                 for p, s, t in zip(prompt_ids, successes.tolist(), trials.tolist(), strict=True)
             ]
+        )
+
+    def _rollout_maker(self, policy: StalenessPolicy, straggler_s: float | None) -> RolloutMaker:
+        max_rollouts = self._options.generators.max_num_seqs
+        max_tokens = self._options.pipeline.max_tokens_in_flight or max_rollouts * self._options.max_completion_tokens
+        return RolloutMaker(
+            self._pool,
+            self._actors.verifiers,
+            Dispatcher(policy, max_rollouts=max_rollouts, max_tokens=max_tokens),
+            RolloutLimits(self._options.generators.rollout_timeout_s, self._options.verifiers.timeout_s, straggler_s),
+            self._cancel,
+            self._clock,
         )
 
     async def _write(self, kind: str, step: int, batch: RolloutBatch) -> None:
@@ -253,11 +347,14 @@ class Controller:
         if self._writing is not None:
             await wait_for(self._writing, _WRITING_TIMEOUT_S, "the rollouts to be written")
 
-    async def _timed(self, work: Any) -> tuple[Any, float]:
-        start = self._clock()
-        result = await work
-        return result, self._clock() - start
-
 
 async def _all(references: list[Any]) -> list[Any]:
     return await asyncio.gather(*references)
+
+
+def _first(errors: ExceptionGroup) -> Exception:
+    """The first error of a group of groups: the others are its company or its consequence."""
+    error: Exception = errors
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,17 +1,16 @@
-"""The generator actor: one engine, rollouts streamed out one by one as each ends."""
+"""The generator actor: one engine that makes as many rollouts at once as it is asked for."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from vipray.arrays import ByteArray
 from vipray.data.prompts import PromptSet
 from vipray.inference.protocol import Completion, Engine
-from vipray.records import ROLLOUT_SCHEMA, RolloutId, WeightManifest
+from vipray.records import ROLLOUT_SCHEMA, RolloutId, RolloutReceipt, Span, WeightManifest
 
 
 class GeneratorActor:
@@ -28,7 +27,7 @@ class GeneratorActor:
         generator_id: str,
         build_engine: Callable[[], Engine],
         prompts: pa.Table,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._generator_id = generator_id
         self._engine = build_engine()
@@ -39,29 +38,24 @@ class GeneratorActor:
         """Start the engine."""
         await self._engine.start()
 
-    async def load_weights(self, manifest: WeightManifest, *chunks: ByteArray) -> int:
-        """Take a published version; return it once the engine has confirmed it."""
-        return await self._engine.load_weights(manifest, chunks)
+    async def load_weights(self, manifest: WeightManifest, *chunks: ByteArray) -> tuple[int, Span]:
+        """Take a published version; return it once the engine has confirmed it, and how long that took."""
+        start = self._clock()
+        return await self._engine.load_weights(manifest, chunks), Span(start, self._clock())
 
-    async def generate(self, rollout_ids: Sequence[RolloutId]) -> AsyncIterator[pa.RecordBatch]:
-        """Make the rollouts all at once and yield a one-row record batch as each of them ends."""
-        tasks = [asyncio.create_task(self._rollout(rollout_id)) for rollout_id in rollout_ids]
-        try:
-            for finished in asyncio.as_completed(tasks):
-                yield await finished
-        finally:
-            for task in tasks:
-                task.cancel()
+    async def generate(self, rollout_id: RolloutId) -> tuple[pa.RecordBatch, RolloutReceipt]:
+        """Make a rollout; return it as a one-row record batch, and what the controller needs to know of it."""
+        start = self._clock()
+        prompt_token_ids = self._prompts.token_ids(rollout_id.prompt_id)
+        completion = await self._engine.generate(rollout_id, prompt_token_ids)
+        span = Span(start, self._clock())
+        row = _row(rollout_id, self._generator_id, prompt_token_ids, completion, span.duration_s)
+        first = completion.policy_versions[0]
+        return row, RolloutReceipt(rollout_id, self._generator_id, len(completion.token_ids), first, span)
 
     async def shutdown(self) -> None:
         """End the engine and its processes."""
         await self._engine.shutdown()
-
-    async def _rollout(self, rollout_id: RolloutId) -> pa.RecordBatch:
-        start = self._clock()
-        prompt_token_ids = self._prompts.token_ids(rollout_id.prompt_id)
-        completion = await self._engine.generate(rollout_id, prompt_token_ids)
-        return _row(rollout_id, self._generator_id, prompt_token_ids, completion, self._clock() - start)
 
 
 def _row(
@@ -70,8 +64,9 @@ def _row(
     row = {
         **rollout_id._asdict(),
         "generator_id": generator_id,
-        "policy_version_first": completion.policy_version_first,
-        "policy_version_last": completion.policy_version_last,
+        "policy_version_first": completion.policy_versions[0],
+        "policy_version_last": completion.policy_versions[-1],
+        "policy_versions": completion.policy_versions,
         "prompt_token_ids": prompt_token_ids,
         "completion_token_ids": completion.token_ids,
         "logprobs": completion.logprobs,

@@ -1,11 +1,13 @@
-"""Makes the rollouts of a step: dispatch, stream, verify, account; re-issue what a lost generator leaves.
+"""Makes the rollouts of one or several steps at once: dispatch, generate, verify, account.
 
-    ledger ── pending ids ──► spread over generators ──► stream of record batches ──► verifier ──► ledger.complete
-       ▲                                                        │ stream breaks
-       └───────────────── give_up: unfinished ids pending again ┘
+    dispatcher ── assign ──► a call of a generator for each rollout ── receipt ──► release: room for the next
+        ▲                              │ lost                             │
+        └── leave: unfinished ids ─────┘                                  ▼
+        └── reissue: too old, or lost on the way ────────────── verifier ── verdict ──► complete
 
-A task per generator drives its stream. A round ends when every stream has ended; what is pending then is dispatched
-again to the generators that are left. References to rollouts pass through here, and verdicts; nothing looks at a token.
+A generator gives a rollout and a receipt, a verifier the scored rollout and a verdict. Receipts and verdicts are looked
+at here; rollouts pass as references, and nothing looks at a token. What is decided is decided by the dispatcher, which
+knows no actor; every change is followed by `_pump`, which starts what there is room for.
 """
 
 from __future__ import annotations
@@ -13,160 +15,282 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import RayError
+from ray.exceptions import RayError, TaskCancelledError
 
+from actors.generator_pool import GeneratorPool, PoolListener
 from actors.waiting import wait_for
-from vipray.dispatch.ledger import Ledger
-from vipray.dispatch.router import spread
-from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, summary_line
-from vipray.records import RolloutId, Verdict
+from vipray.dispatch.dispatcher import Dispatcher
+from vipray.dispatch.staleness import StalenessAction
+from vipray.errors import GeneratorsExhaustedError, RolloutAbortedError, WaitTimeoutError
+from vipray.records import RolloutId, RolloutReceipt, Span, Verdict
 
 _log = logging.getLogger(__name__)
-_VERDICTS_AT_ONCE = 4  # of one verifier: enough to keep it busy, few enough for a deadline to mean one verdict
+VERDICTS_AT_ONCE = 4  # of one verifier: enough to keep it busy, few enough for a deadline to mean one verdict
+
+
+@dataclass(frozen=True)
+class RolloutLimits:
+    """Deadlines, in seconds.
+
+    Attributes:
+        rollout_s: longest silence of a generator that has work.
+        verdict_s: longest wait for one verdict.
+        straggler_s: after which a step's batch is closed with what has arrived; None waits for all.
+    """
+
+    rollout_s: float
+    verdict_s: float
+    straggler_s: float | None = None
 
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """The verified rollouts of a step: references to the rows, and what the controller needs to know of them."""
+    """The verified rollouts of a step: references to the rows, and what the controller needs to know of them.
+
+    Attributes:
+        references: to one-row record batches.
+        verdicts: of the same rollouts.
+        receipts: of the same rollouts.
+        dropped: rollouts that were not waited for.
+        span: from its first rollout's start to its last verdict.
+        metrics: counts, by name.
+    """
 
     references: tuple[Any, ...]
     verdicts: tuple[Verdict, ...]
+    receipts: tuple[RolloutReceipt, ...]
+    dropped: frozenset[RolloutId]
+    span: Span
     metrics: Mapping[str, float]
 
 
-class GeneratorPool:
-    """The generators that are left. A lost one is ended, so that its engine takes no more of the machine.
-
-    Args:
-        handles: by generator id.
-        discard: ends an actor at once.
-    """
-
-    def __init__(self, handles: Mapping[str, Any], discard: Callable[[Any], None]) -> None:
-        self.handles = dict(handles)
-        self.last_error: Exception | None = None
-        self._discard = discard
-
-    def lose(self, generator_id: str, error: Exception) -> None:
-        """Take a generator out of the pool; does nothing when it is out already."""
-        handle = self.handles.pop(generator_id, None)
-        if handle is not None:
-            _log.warning("generator %s is lost: %s", generator_id, summary_line(error))
-            self.last_error = error
-            self._discard(handle)
-
-    def require(self, what: str) -> None:
-        """Raise `GeneratorsExhaustedError`, with the last loss as its cause, when no generator is left."""
-        if not self.handles:
-            cause = "there was none" if self.last_error is None else summary_line(self.last_error)
-            raise GeneratorsExhaustedError(
-                f"all generators are lost, {what}; the last one: {cause}"
-            ) from self.last_error
-
-
-class RolloutMaker:
+class RolloutMaker(PoolListener):
     """Runs rollouts on the generator pool and the verifier pool.
 
     Args:
-        pool: the generators.
+        pool: the generators; those that are lost are told to the dispatcher.
         verifiers: handles, used in turn.
-        rollout_timeout_s: longest silence of a generator that has work.
-        verdict_timeout_s: longest wait for one verdict.
+        dispatcher: decides what starts where, and what counts.
+        limits: deadlines.
+        cancel: gives up a call that nobody waits for any more.
+        clock: wall-clock seconds.
     """
 
     def __init__(
-        self, pool: GeneratorPool, verifiers: Sequence[Any], *, rollout_timeout_s: float, verdict_timeout_s: float
+        self,
+        pool: GeneratorPool,
+        verifiers: Sequence[Any],
+        dispatcher: Dispatcher,
+        limits: RolloutLimits,
+        cancel: Callable[[Any], None],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._pool = pool
-        self._verifiers = itertools.cycle([(verifier, asyncio.Semaphore(_VERDICTS_AT_ONCE)) for verifier in verifiers])
-        self._rollout_timeout_s = rollout_timeout_s
-        self._verdict_timeout_s = verdict_timeout_s
+        self._dispatcher = dispatcher
+        self._limits = limits
+        self._cancel = cancel
+        self._clock = clock
+        self._verifiers = itertools.cycle([(verifier, asyncio.Semaphore(VERDICTS_AT_ONCE)) for verifier in verifiers])
+        self._steps: dict[int, _OpenStep] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: dict[RolloutId, Any] = {}
+        self._heard: dict[str, float] = {}  # when each generator last gave a sign, by the event loop's clock
+        self._failure: BaseException | None = None
+        for generator_id in pool.handles:
+            dispatcher.join(generator_id, pool.versions.get(generator_id))
+        pool.listeners.append(self)
 
-    async def make(self, rollout_ids: Sequence[RolloutId]) -> RolloutBatch:
-        """Return every one of the rollouts, verified, each exactly once, in the order in which they were asked for.
+    def open(self, step: int, rollout_ids: Sequence[RolloutId], expected_tokens: Mapping[str, float]) -> None:
+        """Begin a step: its rollouts start wherever there is room and the version allows it."""
+        self._dispatcher.add_step(step, rollout_ids, expected_tokens)
+        self._steps[step] = _OpenStep(list(rollout_ids))
+        self._pump()
+
+    async def finished(self, step: int) -> RolloutBatch:
+        """Return a step's rollouts, verified, each exactly once, in the order in which they were asked for.
 
         Raises:
             GeneratorsExhaustedError: the last generator was lost.
             WaitTimeoutError: a verdict did not come in time.
             RayError: a verifier was lost.
         """
-        ledger = Ledger(rollout_ids)
-        done: dict[RolloutId, tuple[Any, Verdict]] = {}
-        while not ledger.is_complete:
-            self._pool.require(f"{len(ledger.unfinished)} of {len(rollout_ids)} rollouts are still to be made")
-            shares = spread(ledger.pending, list(self._pool.handles))
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for generator_id, share in shares.items():
-                        group.create_task(self._drive(generator_id, share, ledger, done))
-            except ExceptionGroup as errors:
-                raise _first(errors) from errors
-        ordered = [done[rollout_id] for rollout_id in rollout_ids]
+        opened = self._steps[step]
+        await opened.has_begun.wait()
+        if self._limits.straggler_s is None:
+            await opened.is_complete.wait()
+        else:
+            await opened.completed_within(opened.start_s + self._limits.straggler_s - self._clock())
+        if self._failure is not None:
+            raise self._failure
+        metrics = self._dispatcher.metrics(step)
+        dropped = self._dispatcher.close_step(step)
+        del self._steps[step]
+        self._abort_superfluous()
+        ordered = [opened.done[rollout_id] for rollout_id in opened.rollout_ids if rollout_id in opened.done]
         return RolloutBatch(
-            references=tuple(reference for reference, _ in ordered),
-            verdicts=tuple(verdict for _, verdict in ordered),
-            metrics={f"rollouts/{name}": value for name, value in ledger.metrics().items()},
+            references=tuple(reference for reference, _, _ in ordered),
+            verdicts=tuple(verdict for _, verdict, _ in ordered),
+            receipts=tuple(receipt for _, _, receipt in ordered),
+            dropped=frozenset(dropped),
+            span=Span(opened.start_s, self._clock()),
+            metrics={f"rollouts/{name}": value for name, value in {**metrics, "dropped": len(dropped)}.items()},
         )
 
-    async def _drive(
-        self, generator_id: str, share: list[RolloutId], ledger: Ledger, done: dict[RolloutId, tuple[Any, Verdict]]
-    ) -> None:
-        """Run one generator's share to the end of its stream, or to its loss."""
-        for rollout_id in share:
-            ledger.issue(rollout_id, generator_id)
-        stream = self._pool.handles[generator_id].generate.options(num_returns="streaming").remote(share)
-        async with asyncio.TaskGroup() as verdicts:
-            try:
-                while (reference := await self._next(stream, generator_id)) is not None:
-                    verdicts.create_task(self._verify(reference, generator_id, ledger, done))
-            except (RayError, WaitTimeoutError) as error:
-                self._pool.lose(generator_id, error)
-        lost = ledger.give_up(generator_id)  # after the last verdict: what is verified stays
+    def close(self) -> None:
+        """Stop whatever is under way."""
+        if self in self._pool.listeners:
+            self._pool.listeners.remove(self)
+        for task in self._tasks:
+            task.cancel()
+
+    def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
+        """A generator may start what its new version allows."""
+        self._dispatcher.confirm(generator_id, version)
+        self._pump()
+
+    def on_lost(self, generator_id: str, at_s: float) -> None:
+        """What a generator has not finished is made by others."""
+        lost = self._dispatcher.leave(generator_id)
         if lost:
             _log.warning("%d rollouts of generator %s are made again", len(lost), generator_id)
-            self._pool.lose(generator_id, RuntimeError("its stream ended before its work was done"))
-
-    async def _next(self, stream: Any, generator_id: str) -> Any:
-        """The reference of the next finished rollout, None at the end."""
-        try:
-            return await wait_for(anext(stream), self._rollout_timeout_s, f"a rollout of generator {generator_id}")
-        except StopAsyncIteration:
-            return None
-
-    async def _verify(
-        self, rollout: Any, generator_id: str, ledger: Ledger, done: dict[RolloutId, tuple[Any, Verdict]]
-    ) -> None:
-        verifier, slots = next(self._verifiers)
-        async with slots:
-            scored, verdict_reference = verifier.score.options(num_returns=2).remote(rollout)
+        unfinished = [rollout_id for step in self._steps for rollout_id in self._dispatcher.unfinished(step)]
+        if unfinished:
             try:
-                what = "the verdict of a rollout"
-                verdict: Verdict = await wait_for(verdict_reference, self._verdict_timeout_s, what)
-            except RayError:
-                # A generator that fails leaves its error in the place of a rollout, and so in the verifier's input.
-                error = await self._error_of(rollout)
-                if error is None:
-                    raise
+                total = sum(len(opened.rollout_ids) for opened in self._steps.values())
+                self._pool.require(f"{len(unfinished)} of {total} rollouts are still to be made")
+            except GeneratorsExhaustedError as error:
+                self.on_failed(error)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Start whatever there is room for."""
+        for generator_id, rollout_ids in self._dispatcher.assign().items():
+            self._heard[generator_id] = time.monotonic()
+            for rollout_id in rollout_ids:
+                self._steps[rollout_id.step].begin(self._clock())
+                task = asyncio.create_task(self._make(generator_id, rollout_id))
+                self._tasks.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_failed(error)
+
+    def on_failed(self, error: BaseException) -> None:
+        """End every wait with an error; the first one is the cause of what follows."""
+        self._failure = self._failure or error
+        for opened in self._steps.values():
+            opened.has_begun.set()
+            opened.is_complete.set()
+
+    async def _make(self, generator_id: str, rollout_id: RolloutId) -> None:
+        """Have one rollout made and verified."""
+        handle = self._pool.handles.get(generator_id)
+        if handle is None:
+            return  # lost in the meantime: the dispatcher knows
+        row, receipt_reference = handle.generate.options(num_returns=2).remote(rollout_id)
+        self._calls[rollout_id] = row
+        try:
+            receipt = await self._receipt(receipt_reference, generator_id)
+        except TaskCancelledError:  # by `_abort_superfluous`
+            self._dispatcher.release(rollout_id, generator_id)
+            return
+        except (RayError, WaitTimeoutError) as error:
+            if not isinstance(getattr(error, "cause", None), RolloutAbortedError):
                 self._pool.lose(generator_id, error)
                 return
-        if ledger.complete(verdict.rollout_id):
-            done[verdict.rollout_id] = (scored, verdict)
+            self._dispatcher.reissue(rollout_id, generator_id)
+            self._pump()
+            return
+        finally:
+            self._calls.pop(rollout_id, None)
+        self._dispatcher.release(rollout_id, generator_id)
+        self._pump()
+        scored, verdict = await self._verified(row, rollout_id, generator_id)
+        if verdict is not None:
+            self._count(rollout_id, generator_id, scored, verdict, receipt)
+        self._pump()
 
-    async def _error_of(self, reference: Any) -> RayError | None:
+    async def _receipt(self, reference: Any, generator_id: str) -> RolloutReceipt:
+        """Wait for a generator as long as it gives any sign: its rollouts queue in its engine."""
+        task = asyncio.ensure_future(wait_for(reference, float("inf"), "a rollout"))
         try:
-            await wait_for(reference, self._rollout_timeout_s, "a rollout that could not be verified")
-        except RayError as error:
-            return error
-        return None
+            while not task.done():
+                silence_s = time.monotonic() - self._heard[generator_id]
+                if silence_s >= self._limits.rollout_s:
+                    what = f"a rollout of generator {generator_id}"
+                    raise WaitTimeoutError(f"waited {self._limits.rollout_s:g} s for {what} without an answer")
+                await asyncio.wait([task], timeout=self._limits.rollout_s - silence_s)
+            self._heard[generator_id] = time.monotonic()
+            receipt: RolloutReceipt = task.result()
+            return receipt
+        finally:
+            task.cancel()
+
+    async def _verified(self, row: Any, rollout_id: RolloutId, generator_id: str) -> tuple[Any, Verdict | None]:
+        """Have a rollout scored; no verdict where the rollout itself is lost, which is then made again."""
+        verifier, slots = next(self._verifiers)
+        async with slots:
+            scored, verdict_reference = verifier.score.options(num_returns=2).remote(row)
+            try:
+                return scored, await wait_for(verdict_reference, self._limits.verdict_s, "the verdict of a rollout")
+            except RayError:
+                if await self._is_whole(row):
+                    raise
+        self._dispatcher.reissue(rollout_id, generator_id)
+        return None, None
+
+    async def _is_whole(self, row: Any) -> bool:
+        """Whether a rollout that could not be verified is there."""
+        try:
+            await wait_for(row, self._limits.rollout_s, "a rollout that could not be verified")
+        except RayError:
+            return False
+        return True
+
+    def _count(
+        self, rollout_id: RolloutId, generator_id: str, scored: Any, verdict: Verdict, receipt: RolloutReceipt
+    ) -> None:
+        decision = self._dispatcher.complete(rollout_id, generator_id, verdict.policy_version)
+        if decision.action is not StalenessAction.ADMIT:
+            _log.info("rollout %s of generator %s is not counted: %s", rollout_id, generator_id, decision.reason)
+            return
+        opened = self._steps[rollout_id.step]
+        opened.done[rollout_id] = (scored, verdict, receipt)
+        if self._dispatcher.is_complete(rollout_id.step):
+            opened.is_complete.set()
+
+    def _abort_superfluous(self) -> None:
+        for rollout_ids in self._dispatcher.superfluous().values():
+            for rollout_id in rollout_ids:
+                if rollout_id in self._calls:
+                    self._cancel(self._calls.pop(rollout_id))
 
 
-def _first(errors: ExceptionGroup) -> Exception:
-    """The first error of a group of groups: the others are its company or its consequence."""
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+class _OpenStep:
+    """What has arrived of a step."""
+
+    def __init__(self, rollout_ids: list[RolloutId]) -> None:
+        self.rollout_ids = rollout_ids
+        self.start_s = 0.0  # of its first rollout
+        self.has_begun = asyncio.Event()
+        self.done: dict[RolloutId, tuple[Any, Verdict, RolloutReceipt]] = {}
+        self.is_complete = asyncio.Event()
+
+    def begin(self, at_s: float) -> None:
+        """Note the start of a rollout; the first one counts."""
+        if not self.has_begun.is_set():
+            self.start_s = at_s
+            self.has_begun.set()
+
+    async def completed_within(self, seconds: float) -> None:
+        """Wait for the last rollout, but no longer than this."""
+        waiting = asyncio.ensure_future(self.is_complete.wait())
+        await asyncio.wait([waiting], timeout=max(0.0, seconds))
+        waiting.cancel()

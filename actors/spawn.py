@@ -63,6 +63,7 @@ class EngineBuilder:
                 max_num_seqs=generators.max_num_seqs,
                 tensor_parallel_size=generators.tensor_parallel_size,
                 enforce_eager=generators.enforce_eager,
+                in_flight=self.config.weights.in_flight,
                 kv_cache_bytes=None if generators.kv_cache_mib is None else generators.kv_cache_mib << 20,
             )
         )
@@ -218,6 +219,11 @@ def _engine_environment(config: Config) -> dict[str, str]:
     if not config.generators.num_gpus:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else every engine of a machine binds to the same core
     return environment
+
+
+def cancel(reference: Any) -> None:
+    """Give up a call; its coroutine is cancelled in the actor, and its rollout aborted in the engine."""
+    ray.cancel(reference)
 
 
 def discard(handle: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from vipray.data.prompts import Prompt, PromptSet
-from vipray.records import ROLLOUT_SCHEMA, Outcome, RolloutId, Verdict
+from vipray.records import ROLLOUT_SCHEMA, Outcome, RolloutId, Span, Verdict
 from vipray.verifiers.protocol import Score
 
 
@@ -37,7 +38,13 @@ class VerifierActor:
         prompts: with `PROMPT_SCHEMA`.
     """
 
-    def __init__(self, build: Callable[[Sequence[str]], Scorer], prompts: pa.Table) -> None:
+    def __init__(
+        self,
+        build: Callable[[Sequence[str]], Scorer],
+        prompts: pa.Table,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
         self._prompts = PromptSet(prompts)
         self._pool = build(sorted(set(self._prompts.table.column("verifier").to_pylist())))
 
@@ -47,6 +54,7 @@ class VerifierActor:
 
     async def score(self, rollout: pa.RecordBatch) -> tuple[pa.RecordBatch, Verdict]:
         """Return the rollout with the verifier's findings filled in, and the verdict for the controller."""
+        start = self._clock()
         (row,) = rollout.to_pylist()
         score = await asyncio.wrap_future(self._pool.submit(self._prompts.prompt(row["prompt_id"]), row["text"]))
         row |= {
@@ -61,6 +69,7 @@ class VerifierActor:
             outcome=Outcome(score.outcome),
             num_tokens=len(row["completion_token_ids"]),
             policy_version=row["policy_version_first"],
+            span=Span(start, self._clock()),
         )
         return pa.RecordBatch.from_pylist([row], schema=ROLLOUT_SCHEMA), verdict
 

@@ -32,7 +32,7 @@ def actor_requests(config: Config) -> list[ActorRequest]:
         ActorRequest(
             "generator", config.generators.count, config.generators.num_cpus, gpus_per_engine, "vLLM AsyncLLM"
         ),
-        ActorRequest("verifier", config.verifiers.count, config.verifiers.num_cpus, 0.0, "reasoning-gym scorers"),
+        ActorRequest("verifier", config.verifiers.count, config.verifiers.num_cpus, 0.0, "worker processes"),
         ActorRequest("learner", config.learner.ranks, config.learner.num_cpus, config.learner.num_gpus, "FSDP2 rank"),
         ActorRequest("rollout writer", 1, 0.0, 0.0, "on the driver's node"),
     ]

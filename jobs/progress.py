@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
+from vipray.records import TimelineSpan
 from vipray.run_log import RunLog
 
 
@@ -32,14 +34,19 @@ class TrainingObserver:
         counts = [row["n"] for row in allocation_rows]
         exposed_ms = 1000 * (metrics["predictor/exposed_s"] + metrics["allocator/exposed_s"])
         hidden_ms = 1000 * (metrics["predictor/hidden_s"] + metrics["allocator/hidden_s"])
+        difference = metrics["engine/logprob_difference/mean"]  # NaN where all tokens are of an older version
+        compared = "" if math.isnan(difference) else f"  engine-learner {difference:.3f} nats"
         self._console.print(
             f"step {self.num_steps_done:>3}/{self._num_steps}  reward {metrics['reward/mean']:.3f}  "
             f"n {min(counts)}-{max(counts)} of {sum(counts)}  "
             f"{metrics['step/time_s']:.1f} s = generate {metrics['time/generation_s']:.1f} "
             f"+ train {metrics['time/training_s']:.1f} + publish {metrics['time/publishing_s']:.1f}  "
-            f"plan {exposed_ms:.1f} ms exposed, {hidden_ms:.1f} hidden  "
-            f"engine-learner {metrics['engine/logprob_difference/mean']:.3f} nats"
+            f"plan {exposed_ms:.1f} ms exposed, {hidden_ms:.1f} hidden{compared}"
         )
+
+    def on_spans(self, spans: list[TimelineSpan]) -> None:
+        """Log who was at work when."""
+        self._log.add_spans(spans)
 
     def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
         """Log an evaluation and print success by task."""

@@ -116,7 +116,7 @@ def _start_ray(config: Config) -> None:
 async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -> int:
     """Spawn, train and end; return 0, or the status of the signal that stopped the run."""
     from actors.controller import Controller, ControllerOptions
-    from actors.spawn import discard, end, spawn
+    from actors.spawn import cancel, discard, end, spawn
     from vipray.data.sampler import PromptSampler
 
     signals = _Signals()
@@ -126,9 +126,11 @@ async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -
         handles = actors.everyone()
         options = ControllerOptions(
             steps=config.run.steps,
+            max_completion_tokens=config.sampling.max_tokens,
             generators=config.generators,
             verifiers=config.verifiers,
             learner=config.learner,
+            pipeline=config.pipeline,
             weights=config.weights,
             checkpoints=config.checkpoints,
             checkpoint_dir=config.checkpoint_dir,
@@ -136,7 +138,7 @@ async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -
         )
         batch_size, seed = config.allocation.prompts_per_batch, config.run.seed
         sampler = PromptSampler(prompts.prompt_ids, batch_size, seed, prompts.fingerprint)
-        await Controller(actors, sampler, prompts.task_of, options, observer, discard).run()
+        await Controller(actors, sampler, prompts.task_of, options, observer, discard, cancel).run()
     except asyncio.CancelledError:
         if not signals.status:
             raise

@@ -58,6 +58,9 @@ def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
         ("learner={reject_above: 0.5, reject_below: 0.6}", ["learner.reject_above=0.5 is not above"]),
         ("learner.attention=flex_attention", ["no backward pass on a CPU", "learner.attention=sdpa"]),
         ("learner.final_learning_rate_factor=2", ["learner.final_learning_rate_factor must lie in [0, 1]"]),
+        ("pipeline.max_staleness=-1", ["pipeline.max_staleness must be >= 0, got -1"]),
+        ("pipeline.on_stale=drop", ["pipeline.on_stale must be one of wait, reissue", "'drop'"]),
+        ("weights.in_flight=stop", ["weights.in_flight must be one of keep, wait, abort", "'stop'"]),
         ("checkpoints.keep_last=0", ["checkpoints.keep_last must be > 0, got 0"]),
         ("learner.learning_rate=.nan", ["learner.learning_rate", "nan"]),
         ("allocation.policy=best", ["allocation.policy", "uniform, vip, inverse_accuracy", "'best'"]),
@@ -121,6 +124,8 @@ def test_bf16_needs_engines_that_take_what_the_learner_computes_with(path):
         ("learner.estimator=grpo", "divides each group by its own standard deviation"),
         ("learner.estimator=dr_grpo", "is not the estimator that the allocation is optimal for"),
         ("learner.mask_truncated=true", "biased"),
+        ("pipeline.max_staleness=1", "the clip alone corrects for that; learner.correction=token weighs them"),
+        ("pipeline.straggler_deadline_s=5", "the gradient is biased"),
     ],
 )
 def test_settings_that_are_at_odds_with_the_allocation_are_warned_of(path, override, words):

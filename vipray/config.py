@@ -272,9 +272,20 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True)
+class PipelineConfig:
+    """How far generation may run ahead of training, and how uneven rollouts are spread over the generators."""
+
+    max_staleness: int = 0  # versions that a trained token may lag behind the learner; 0: on-policy
+    on_stale: str = "wait"  # wait | reissue: see vipray/dispatch/staleness.py
+    straggler_deadline_s: float | None = None  # after which a batch is trained with what arrived; null: wait for all
+    max_tokens_in_flight: float | None = None  # expected tokens at one generator; null: max_num_seqs x max_tokens
+
+
+@dataclass(frozen=True)
 class WeightsConfig:
     """How a policy version is published to the generators."""
 
+    in_flight: str = "keep"  # what becomes of rollouts under way: keep (they go on) | wait | abort (made again)
     rounding: str = "stochastic"  # stochastic | nearest; nearest loses small updates in bf16
     chunk_mib: int = 64
     timeout_s: float = 300.0
@@ -319,6 +330,7 @@ class Config:
     generators: GeneratorConfig = field(default_factory=GeneratorConfig)
     verifiers: VerifierConfig = field(default_factory=VerifierConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

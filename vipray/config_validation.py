@@ -12,6 +12,7 @@ from vipray.allocation.estimators import ESTIMATORS
 from vipray.allocation.objectives import OBJECTIVES
 from vipray.allocation.policies import POLICIES
 from vipray.data.mix import share_sizes
+from vipray.dispatch.staleness import ON_STALE
 from vipray.predictors import PREDICTOR_KINDS
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def _positive(config: Config) -> Iterator[str]:
         "learner.passes_per_batch": config.learner.passes_per_batch,
         "learner.lora.alpha": config.learner.lora.alpha,
         "checkpoints.keep_last": config.checkpoints.keep_last,
+        "pipeline.straggler_deadline_s": config.pipeline.straggler_deadline_s,
+        "pipeline.max_tokens_in_flight": config.pipeline.max_tokens_in_flight,
         "weights.chunk_mib": config.weights.chunk_mib,
         "weights.timeout_s": config.weights.timeout_s,
         "generators.start_timeout_s": config.generators.start_timeout_s,
@@ -183,6 +186,7 @@ def _not_negative(config: Config) -> Iterator[str]:
         "learner.reject_below": config.learner.reject_below,
         "learner.lora.rank": config.learner.lora.rank,
         "checkpoints.every_steps": config.checkpoints.every_steps,
+        "pipeline.max_staleness": config.pipeline.max_staleness,
     }
     for key, value in values.items():
         if not (math.isfinite(value) and value >= 0):
@@ -225,6 +229,8 @@ def _choices(config: Config) -> Iterator[str]:
         "learner.aggregation": (config.learner.aggregation, AGGREGATIONS),
         "learner.length_norm": (config.learner.length_norm, ("sequence", "constant", "none")),
         "learner.correction": (config.learner.correction, ("none", "token", "sequence")),
+        "pipeline.on_stale": (config.pipeline.on_stale, ON_STALE),
+        "weights.in_flight": (config.weights.in_flight, ("keep", "wait", "abort")),
         "learner.schedule": (config.learner.schedule, ("constant", "linear", "cosine")),
         **{f"data.bad_rows.{name}": (rule, ("drop", "refuse")) for name, rule in vars(config.data.bad_rows).items()},
         "data.on_change": (config.data.on_change, ("refuse", "continue")),
@@ -284,6 +290,16 @@ def cautions(config: Config) -> Iterator[str]:
         yield (
             f"learner.estimator={learner.estimator} is not the estimator that the allocation is optimal for "
             f"(allocation.estimator={config.allocation.estimator})"
+        )
+    if config.pipeline.max_staleness and learner.correction == "none":
+        yield (
+            f"pipeline.max_staleness={config.pipeline.max_staleness} trains on rollouts of older policies with "
+            "learner.correction=none: the clip alone corrects for that; learner.correction=token weighs them"
+        )
+    if config.pipeline.straggler_deadline_s is not None:
+        yield (
+            "pipeline.straggler_deadline_s leaves slow rollouts out of the batch: long completions are then missing "
+            "more often than short ones, and the gradient is biased"
         )
     if learner.mask_truncated:
         yield "learner.mask_truncated=true makes the gradient blind to completions that are too long: it is biased"

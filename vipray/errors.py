@@ -26,6 +26,10 @@ class GeneratorsExhaustedError(VipRayError):
     """No generator is left to make the rollouts that are still missing."""
 
 
+class RolloutAbortedError(VipRayError):
+    """A rollout was given up for new weights; it is to be made again."""
+
+
 class BatchContractError(VipRayError):
     """A rollout batch does not hold exactly the rollouts that the allocation asked for."""
 

@@ -52,6 +52,7 @@ ROLLOUT_SCHEMA = pa.schema(
         pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("completion_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("logprobs", pa.list_(pa.float32()), nullable=False),  # of the distribution sampled from
+        pa.field("policy_versions", pa.list_(pa.int64())),  # version that sampled each token
         pa.field("finish_reason", pa.string(), nullable=False),
         pa.field("text", pa.string(), nullable=False),
         pa.field("latency_s", pa.float32(), nullable=False),
@@ -107,6 +108,30 @@ class Span:
 
 
 @dataclass(frozen=True)
+class TimelineSpan:
+    """What an actor did from when to when, in seconds since the epoch.
+
+    Attributes:
+        actor: who, e.g. `generator-3`.
+        role: what it is: generator, verifier, learner, predictor, allocator or controller.
+        name: what it did: generate, load_weights, verify, train, publish, observe, predict, allocate, …; `lost` ends
+            the actor's presence.
+        start_s: when it began.
+        end_s: when it ended, not before `start_s`.
+        step: the step that it was for, where it was for one.
+        version: the policy version that it was about, where it was about one.
+    """
+
+    actor: str
+    role: str
+    name: str
+    start_s: float
+    end_s: float
+    step: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a predictor says of a batch, before any rollout.
 
@@ -138,6 +163,7 @@ class Allocation:
         gradient_variance: [B] prediction that it was made from.
         span: when the allocator worked on it.
         shadow: by policy, the [B] rollouts that each other one would have given.
+        dropped: rollouts that were not waited for; `n` counts them all the same.
     """
 
     step: int
@@ -148,11 +174,13 @@ class Allocation:
     gradient_variance: FloatArray
     span: Span
     shadow: dict[str, IntArray] = field(default_factory=dict)
+    dropped: frozenset[RolloutId] = frozenset()
 
     def rollout_ids(self) -> list[RolloutId]:
-        """Every rollout of the step, prompt by prompt."""
+        """Every rollout of the step's batch, prompt by prompt."""
         pairs = zip(self.prompt_ids, self.n.tolist(), strict=True)
-        return [RolloutId(self.step, prompt_id, k) for prompt_id, n in pairs for k in range(n)]
+        ids = [RolloutId(self.step, prompt_id, k) for prompt_id, n in pairs for k in range(n)]
+        return [rollout_id for rollout_id in ids if rollout_id not in self.dropped]
 
     def weight_of(self) -> dict[str, float]:
         """`prompt_weight` by prompt id."""
@@ -160,14 +188,43 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class RolloutReceipt:
+    """A finished rollout as the controller sees it before it is verified.
+
+    Attributes:
+        rollout_id: the rollout.
+        generator_id: who made it.
+        num_tokens: of the completion.
+        policy_version_first: version that sampled its first token.
+        span: when the generator had it.
+    """
+
+    rollout_id: RolloutId
+    generator_id: str
+    num_tokens: int
+    policy_version_first: int
+    span: Span
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """A verified rollout as the controller sees it: no tokens, no text."""
+    """A verified rollout as the controller sees it: no tokens, no text.
+
+    Attributes:
+        rollout_id: the rollout.
+        reward: in [0, 1].
+        outcome: what verification found.
+        num_tokens: of the completion.
+        policy_version: version that sampled its first token.
+        span: when the verifier had it, its queue included.
+    """
 
     rollout_id: RolloutId
     reward: float
     outcome: Outcome
     num_tokens: int
     policy_version: int
+    span: Span = Span(0.0, 0.0)
 
 
 @dataclass(frozen=True)

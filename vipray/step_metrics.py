@@ -11,6 +11,7 @@ import numpy as np
 
 from vipray.allocation.policies import POLICIES
 from vipray.arrays import IntArray
+from vipray.dispatch.staleness import staleness_metrics
 from vipray.records import Allocation, Span, Verdict
 
 
@@ -21,29 +22,50 @@ class Planning:
     Attributes:
         allocation: the allocation itself, with the allocator's span.
         predictor_spans: when the predictor observed the last step and predicted this one.
-        cover: the last step's training and publishing, behind which planning can hide; None for the first step.
         wait_s: how long the controller stood still for the allocation, overhead of the calls included.
         predictor_metrics: figures about the predictor itself, by name.
     """
 
     allocation: Allocation
     predictor_spans: tuple[Span, ...]
-    cover: Span | None
     wait_s: float
     predictor_metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def metrics(self) -> dict[str, float]:
-        """Hidden and exposed seconds of predictor and allocator, and the wait."""
-        predictor = _split("predictor", self.predictor_spans, self.cover)
-        allocator = _split("allocator", (self.allocation.span,), self.cover)
+    def metrics(self, covers: Sequence[Span]) -> dict[str, float]:
+        """Hidden and exposed seconds of predictor and allocator, and the wait.
+
+        Args:
+            covers: training, publishing and generation of the steps before, behind which planning can hide.
+        """
+        predictor = _split("predictor", self.predictor_spans, covers)
+        allocator = _split("allocator", (self.allocation.span,), covers)
         own = {f"predictor/{name}": value for name, value in self.predictor_metrics.items()}
         return {**own, **predictor, **allocator, "allocation/wait_s": self.wait_s}
 
 
-def _split(name: str, spans: Sequence[Span], cover: Span | None) -> dict[str, float]:
+def staleness(step: int, verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Version that sampled the oldest token of a batch, and by how many versions its tokens lag behind the learner."""
+    versions = [verdict.policy_version for verdict in verdicts]
+    ages = staleness_metrics(step, versions)
+    return {"policy/version": min(versions), **{f"policy/staleness/{name}": value for name, value in ages.items()}}
+
+
+def _split(name: str, spans: Sequence[Span], covers: Sequence[Span]) -> dict[str, float]:
     total = sum(span.duration_s for span in spans)
-    hidden = sum(span.overlap_s(cover) for span in spans) if cover else 0.0
+    apart = _disjoint(covers)
+    hidden = sum(span.overlap_s(cover) for span in spans for cover in apart)
     return {f"{name}/exposed_s": total - hidden, f"{name}/hidden_s": hidden}
+
+
+def _disjoint(spans: Sequence[Span]) -> list[Span]:
+    """The union of spans as spans that do not overlap."""
+    apart: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.start_s):
+        if apart and span.start_s <= apart[-1].end_s:
+            apart[-1] = Span(apart[-1].start_s, max(apart[-1].end_s, span.end_s))
+        else:
+            apart.append(span)
+    return apart
 
 
 def count_evidence(prompt_ids: Sequence[str], verdicts: Sequence[Verdict]) -> tuple[IntArray, IntArray]:

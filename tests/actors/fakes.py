@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from ray.exceptions import RayError
 
 from vipray.records import Allocation, Outcome, Span, TensorEntry, TensorPiece, WeightManifest
 from vipray.verifiers.protocol import Score
@@ -28,17 +27,15 @@ class LocalHandle:
 
 
 class LocalMethod:
-    def __init__(self, handle: LocalHandle, name: str, num_returns: int | str = 1) -> None:
+    def __init__(self, handle: LocalHandle, name: str, num_returns: int = 1) -> None:
         self._handle, self._name, self._num_returns = handle, name, num_returns
 
-    def options(self, *, num_returns: int | str) -> LocalMethod:
+    def options(self, *, num_returns: int) -> LocalMethod:
         return LocalMethod(self._handle, self._name, num_returns)
 
     def remote(self, *args: Any) -> Any:
         self._handle.calls.append(self._name)
         method = getattr(self._handle.target, self._name)
-        if self._num_returns == "streaming":
-            return _stream(method, args)
         is_async = inspect.iscoroutinefunction(method)
         before = None if is_async else self._handle._last
         result = asyncio.ensure_future(_call(method, args, before))
@@ -46,8 +43,10 @@ class LocalMethod:
             self._handle._last = result
         if self._num_returns == 1:
             return result
-        assert isinstance(self._num_returns, int)
-        return [asyncio.ensure_future(_item(result, index)) for index in range(self._num_returns)]
+        items = [asyncio.ensure_future(_item(result, index)) for index in range(self._num_returns)]
+        for item in items:  # as with Ray, an error in a value that nobody asks for is nobody's business
+            item.add_done_callback(lambda item: item.cancelled() or item.exception())
+        return items
 
 
 async def _resolve(args: tuple[Any, ...]) -> list[Any]:
@@ -65,24 +64,6 @@ async def _call(method: Any, args: tuple[Any, ...], before: asyncio.Future[Any] 
 
 async def _item(result: asyncio.Future[Any], index: int) -> Any:
     return (await result)[index]
-
-
-async def _stream(method: Any, args: tuple[Any, ...]) -> Any:
-    """As Ray does it, an error takes the place of a value in the stream, which ends with it."""
-    try:
-        async for value in method(*await _resolve(args)):
-            yield _settled(value=value)
-    except RayError as error:
-        yield _settled(error=error)
-
-
-def _settled(value: Any = None, error: Exception | None = None) -> asyncio.Future[Any]:
-    reference: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    if error is None:
-        reference.set_result(value)
-    else:
-        reference.set_exception(error)
-    return reference
 
 
 class FakeLearner:

@@ -13,10 +13,13 @@ import pytest
 import ray
 
 from actors.generator import GeneratorActor
-from actors.rollouts import GeneratorPool, RolloutMaker
+from actors.generator_pool import GeneratorPool, Publication
+from actors.rollouts import RolloutLimits, RolloutMaker
 from actors.verifier import VerifierActor
 from tests.actors.fakes import EqualityVerifier, FakeLearner
 from tests.actors.test_controller import PROMPTS
+from vipray.dispatch.dispatcher import Dispatcher
+from vipray.dispatch.staleness import StalenessPolicy
 from vipray.errors import GeneratorsExhaustedError
 from vipray.inference.scripted_engine import Script, ScriptedEngine
 from vipray.records import RolloutId
@@ -49,16 +52,21 @@ async def pool(local_ray):
         )
         for name in ("g0", "g1")
     }
-    for handle in handles.values():
-        assert await handle.load_weights.remote(manifest, *chunks) == 0
-    yield GeneratorPool(handles, ray.kill)
+    generators = GeneratorPool(handles, ray.kill, load_timeout_s=20)
+    generators.publish(Publication(0, ray.put(manifest), [ray.put(chunk) for chunk in chunks]))
+    await generators.settled()
+    assert generators.versions == {"g0": 0, "g1": 0}
+    yield generators
     for handle in handles.values():
         ray.kill(handle)
 
 
-def make(pool):
+async def make(pool):
     verifiers = [ray.remote(VerifierActor).options(num_cpus=0).remote(EqualityVerifier, PROMPTS.table)]
-    return RolloutMaker(pool, verifiers, rollout_timeout_s=20, verdict_timeout_s=20).make(IDS)
+    dispatcher = Dispatcher(StalenessPolicy(0), max_rollouts=64, max_tokens=1e9)
+    maker = RolloutMaker(pool, verifiers, dispatcher, RolloutLimits(20, 20), ray.cancel)
+    maker.open(0, IDS, dict.fromkeys(PROMPTS.prompt_ids, 1.0))
+    return await maker.finished(0)
 
 
 async def kill(handle):

@@ -20,7 +20,7 @@ def test_a_rollout_is_counted_once():
     ledger.issue(IDS[1], "g1")
     ledger.complete(IDS[1])
     assert ledger.is_complete
-    assert ledger.metrics() == {"reissued": 0.0, "duplicates": 1.0}
+    assert ledger.metrics() == {"reissued": 0.0, "duplicates": 1.0, "dropped": 0.0}
 
 
 def test_only_what_a_lost_generator_has_not_finished_is_pending_again():

@@ -10,7 +10,7 @@ from vipray.inference.scripted_engine import Script, ScriptedEngine
 from vipray.records import RolloutId, TensorEntry, TensorPiece, WeightManifest
 
 SCRIPT = Script(success_prob={"a": 0.3, "b": 1.0}, answer={"a": "42", "b": "7"}, seed=3)
-MANIFEST = WeightManifest(5, (TensorEntry("w", "uint8", (2,), 0, 0, 2),), (2,))
+MANIFEST = WeightManifest(5, (TensorEntry("w", "uint8", (2,), (TensorPiece(0, 0, 2),)),), (2,))
 CHUNKS = [np.zeros(2, np.uint8)]
 
 

@@ -36,8 +36,8 @@ def _row(rollout_id: RolloutId, rng, logprobs):
     row = {
         **rollout_id._asdict(),
         "generator_id": "g0",
-        "policy_version_first": 0,
-        "policy_version_last": 0,
+        "policy_version_first": rollout_id.step,
+        "policy_version_last": rollout_id.step,
         "prompt_token_ids": [2 + ord(rollout_id.prompt_id) % 50] * (3 + ord(rollout_id.prompt_id) % 3),
         "completion_token_ids": rng.integers(2, 250, length).tolist(),
         "logprobs": (low + (high - low) * rng.random(length)).tolist(),

@@ -21,7 +21,9 @@ class Ledger:
         ids = list(rollout_ids)
         self._pending: dict[RolloutId, None] = dict.fromkeys(ids)  # a dict keeps the order
         self._in_flight: dict[RolloutId, str] = {}
+        self._handed_over: set[RolloutId] = set()  # of those in flight
         self._done: set[RolloutId] = set()
+        self._dropped: set[RolloutId] = set()
         self._num_reissued = 0
         self._num_duplicates = 0
         if len(self._pending) != len(ids):
@@ -39,8 +41,12 @@ class Ledger:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rollout of the step is done."""
+        """Whether every rollout of the step is done, or dropped."""
         return not self._pending and not self._in_flight
+
+    def is_due(self, rollout_id: RolloutId) -> bool:
+        """Whether a result of the rollout would be counted."""
+        return rollout_id in self._pending or rollout_id in self._in_flight
 
     def issue(self, rollout_id: RolloutId, generator_id: str) -> None:
         """Note that a generator makes a pending rollout. Raises `ValueError` if it is not pending."""
@@ -50,18 +56,19 @@ class Ledger:
         self._in_flight[rollout_id] = generator_id
 
     def complete(self, rollout_id: RolloutId) -> bool:
-        """Count a finished rollout. Returns False, and counts nothing, when it was done before.
+        """Count a finished rollout. Returns False, and counts nothing, when it was done or dropped before.
 
         A result may come late, from a generator that was given up: it is as good as any, and the rollout is then no
         longer pending. Raises `ValueError` for a rollout that is not of this step.
         """
-        if rollout_id in self._done:
+        if rollout_id in self._done or rollout_id in self._dropped:
             self._num_duplicates += 1
             return False
         if rollout_id in self._pending:
             del self._pending[rollout_id]
         elif rollout_id in self._in_flight:
             del self._in_flight[rollout_id]
+            self._handed_over.discard(rollout_id)
         else:
             raise ValueError(f"{rollout_id} is not of this step")
         self._done.add(rollout_id)
@@ -69,13 +76,44 @@ class Ledger:
 
     def give_up(self, generator_id: str) -> list[RolloutId]:
         """Make the unfinished rollouts of a lost generator pending again and return them."""
-        lost = [rollout_id for rollout_id, at in self._in_flight.items() if at == generator_id]
+        held = [rollout_id for rollout_id, at in self._in_flight.items() if at == generator_id]
+        lost = [rollout_id for rollout_id in held if rollout_id not in self._handed_over]
         for rollout_id in lost:
             del self._in_flight[rollout_id]
             self._pending[rollout_id] = None
         self._num_reissued += len(lost)
         return lost
 
+    def hand_over(self, rollout_id: RolloutId, generator_id: str) -> None:
+        """Note that a rollout in flight at a generator has left it, whose loss no longer concerns it."""
+        if self._in_flight.get(rollout_id) == generator_id:
+            self._handed_over.add(rollout_id)
+
+    def reissue(self, rollout_id: RolloutId, generator_id: str) -> bool:
+        """Make a rollout pending again whose result from a generator is lost or of no use.
+
+        Returns False, and does nothing, when the rollout is not in flight there: somebody else makes it already.
+        """
+        if self._in_flight.get(rollout_id) != generator_id:
+            return False
+        del self._in_flight[rollout_id]
+        self._handed_over.discard(rollout_id)
+        self._pending[rollout_id] = None
+        self._num_reissued += 1
+        return True
+
+    def drop_unfinished(self) -> list[RolloutId]:
+        """Do without what is not done, and return it: the step is complete with what there is."""
+        dropped = self.unfinished
+        self._dropped.update(dropped)
+        self._pending.clear()
+        self._in_flight.clear()
+        return dropped
+
     def metrics(self) -> dict[str, float]:
-        """How many rollouts were issued again and how many results came twice."""
-        return {"reissued": float(self._num_reissued), "duplicates": float(self._num_duplicates)}
+        """How many rollouts were issued again, how many results came twice, and how many rollouts were dropped."""
+        return {
+            "reissued": float(self._num_reissued),
+            "duplicates": float(self._num_duplicates),
+            "dropped": float(len(self._dropped)),
+        }

@@ -19,16 +19,14 @@ class Completion:
         logprobs: as long as `token_ids`; natural logarithms under the distribution that was sampled from.
         text: the tokens decoded, for verification and the log only.
         finish_reason: `stop` or `length`.
-        policy_version_first: version that sampled the first token.
-        policy_version_last: version that sampled the last token.
+        policy_versions: as long as `token_ids`; version that sampled each token.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
     finish_reason: str
-    policy_version_first: int
-    policy_version_last: int
+    policy_versions: tuple[int, ...]
 
 
 class Engine(Protocol):
@@ -38,7 +36,12 @@ class Engine(Protocol):
         """Bring the engine up. It holds no policy version yet."""
 
     async def generate(self, rollout_id: RolloutId, prompt_token_ids: Sequence[int]) -> Completion:
-        """Sample one completion. Raises `WeightSyncError` before the first `load_weights`."""
+        """Sample one completion.
+
+        Raises:
+            WeightSyncError: no version was loaded yet.
+            RolloutAbortedError: new weights came in its midst, and it was not kept.
+        """
 
     async def load_weights(self, manifest: WeightManifest, chunks: Sequence[ByteArray]) -> int:
         """Take a published version and return it once the engine has confirmed it."""

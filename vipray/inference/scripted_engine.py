@@ -59,7 +59,8 @@ class ScriptedEngine:
         answer = self._script.answer[rollout_id.prompt_id]
         text = answer if right else f"not {answer}, but 0{answer}1"
         token_ids = tuple(text.encode())
-        return Completion(token_ids, (_LOGPROB,) * len(token_ids), text, "stop", first, self._version)
+        versions = (first,) * (len(token_ids) - 1) + (self._version,)  # the last token is sampled at the end
+        return Completion(token_ids, (_LOGPROB,) * len(token_ids), text, "stop", versions)
 
     async def load_weights(self, manifest: WeightManifest, chunks: Sequence[ByteArray]) -> int:
         """Take note of the version."""

@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from vipray.arrays import ByteArray
-from vipray.errors import WeightSyncError
+from vipray.errors import RolloutAbortedError, WeightSyncError
 from vipray.inference.memory_file import shared_bytes
 from vipray.inference.protocol import Completion
 from vipray.records import RolloutId, WeightManifest
@@ -37,6 +37,7 @@ class VllmEngineOptions:
     tensor_parallel_size: int = 1
     enforce_eager: bool = True
     kv_cache_bytes: int | None = None
+    in_flight: str = "keep"  # what becomes of rollouts when new weights come: keep | wait | abort
 
 
 class VllmEngine:
@@ -96,12 +97,15 @@ class VllmEngine:
         final: Any = None
         async for output in self._llm.generate(prompt, self._sampling_params, request_id=request_id):
             final = output
+        if final.outputs[0].finish_reason == "abort" or not final.outputs[0].token_ids:
+            raise RolloutAbortedError(f"rollout {rollout_id} was given up for new weights")
         return _completion(final.outputs[0])
 
     async def load_weights(self, manifest: WeightManifest, chunks: Sequence[ByteArray]) -> int:
-        """Load `manifest.version` group by group while requests in flight are held, and confirm it.
+        """Load `manifest.version` group by group and confirm it.
 
-        Requests that come in meanwhile wait. After an error the engine serves nothing until a version is loaded.
+        Requests in flight are held and go on afterwards, or are waited for, or given up, by `in_flight`. Requests that
+        come in meanwhile wait. After an error the engine serves nothing until a version is loaded.
 
         Raises:
             WeightSyncError: the chunks are not the manifest's, or the engine reports another version.
@@ -111,7 +115,7 @@ class VllmEngine:
         if tuple(len(chunk) for chunk in chunks) != manifest.chunk_nbytes:
             raise WeightSyncError(f"version {manifest.version} came with chunks that are not those of its manifest")
         self._is_confirmed.clear()
-        await self._llm.pause_generation(mode="keep", clear_cache=False)
+        await self._llm.pause_generation(mode=self._options.in_flight, clear_cache=False)
         await self._llm.start_weight_update()
         for group in range(manifest.num_groups):
             with ExitStack() as stack:
@@ -150,6 +154,7 @@ def _completion(output: Any) -> Completion:
         logprobs=logprobs,
         text=output.text,
         finish_reason=output.finish_reason,
-        policy_version_first=int(output.weight_versions[0].version),
-        policy_version_last=int(output.weight_versions[-1].version),
+        policy_versions=tuple(
+            int(span.version) for span in output.weight_versions for _ in range(span.start, span.end)
+        ),
     )

@@ -186,6 +186,7 @@ def _weighted(
             logprobs=tuple(row["logprobs"]),
             advantage=advantage,
             token_weight=token_weight(row["prompt_id"], len(row["completion_token_ids"])),
+            num_current=_num_current(row, allocation.step),
         )
 
     chosen = (
@@ -198,6 +199,13 @@ def _weighted(
 
 def _carries_weight(row: _Row, options: BatchOptions) -> bool:
     return bool(row["completion_token_ids"]) and not (options.mask_truncated and _is_truncated(row))
+
+
+def _num_current(row: _Row, version: int) -> int:
+    """Tokens that the policy version which is about to be trained has sampled: none, all, or those at the end."""
+    length = len(row["completion_token_ids"])
+    versions = row["policy_versions"] or [row["policy_version_first"]] * length
+    return sum(sampled == version for sampled in versions)
 
 
 def _is_truncated(row: _Row) -> bool:

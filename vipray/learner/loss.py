@@ -60,7 +60,7 @@ class LossTerms:
     Attributes:
         loss: scalar.
         log_ratio: log θ - log μ.
-        mismatch: log π - log μ; engine against learner where π has the weights that sampled.
+        mismatch: log π - log μ of the tokens that π's own version sampled: engine against learner.
         is_clipped: the clip changed the token's term.
         is_truncated: the token's importance weight hit the cap.
         is_rejected: the token's rollout was rejected.
@@ -122,7 +122,7 @@ def policy_loss(
     return LossTerms(
         loss=(batch.weights * terms).sum(),
         log_ratio=(logprobs - batch.sampling_logprobs).detach(),
-        mismatch=start - batch.sampling_logprobs,
+        mismatch=(start - batch.sampling_logprobs)[batch.is_current],
         is_clipped=(clipped * batch.advantages < ratio * batch.advantages).detach(),
         is_truncated=is_truncated,
         is_rejected=is_rejected,

@@ -35,6 +35,7 @@ class MicroBatch:
         rollout: [M] rollout of each completion token, counted from 0.
         sampling_logprobs: [M] float32, under the policy that sampled.
         advantages: [M] float32.
+        is_current: [M] whether the learner's own version sampled the token.
         weights: [M] float32; the loss is the weighted sum over tokens of all micro-batches of all ranks.
         is_filler: it only keeps the ranks in step.
     """
@@ -49,6 +50,7 @@ class MicroBatch:
     rollout: torch.Tensor
     sampling_logprobs: torch.Tensor
     advantages: torch.Tensor
+    is_current: torch.Tensor
     weights: torch.Tensor
     is_filler: bool = False
 
@@ -123,6 +125,7 @@ def filler(token: int, *, packed: bool) -> MicroBatch:
         rollout=zero,
         sampling_logprobs=one,
         advantages=one,
+        is_current=zero.bool(),
         weights=one,
         is_filler=True,
     )
@@ -133,7 +136,13 @@ def _loss_tensors(units: Sequence[Unit]) -> dict[str, Any]:
     lengths = torch.tensor([len(rollout.completion_token_ids) for rollout in rollouts])
     advantages = torch.tensor([rollout.advantage for rollout in rollouts], dtype=torch.float32)
     weights = torch.tensor([rollout.token_weight for rollout in rollouts], dtype=torch.float32)
+    current = [
+        t >= length - (length if rollout.num_current is None else rollout.num_current)
+        for rollout, length in zip(rollouts, lengths.tolist(), strict=True)
+        for t in range(length)
+    ]
     return {
+        "is_current": torch.tensor(current, dtype=torch.bool),
         "targets": torch.tensor([token for rollout in rollouts for token in rollout.completion_token_ids]),
         "rollout": torch.arange(len(rollouts)).repeat_interleave(lengths),
         "sampling_logprobs": torch.tensor([v for rollout in rollouts for v in rollout.logprobs], dtype=torch.float32),

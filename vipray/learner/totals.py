@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from vipray.learner.loss import LossTerms
@@ -27,7 +29,7 @@ class StepTotals:
         Args:
             terms: its loss.
             entropies: [M] nats.
-            compares: whether `terms.mismatch` is of the weights that sampled.
+            compares: whether the weights are still those that sampled.
         """
         log_ratio, gap = terms.log_ratio.double().cpu(), terms.mismatch.double().abs().cpu()
         flags = (terms.is_clipped, terms.is_truncated, terms.is_rejected, terms.divergence, entropies)
@@ -35,14 +37,14 @@ class StepTotals:
         values += [len(gap), float(gap.sum())] if compares else [0.0, 0.0]
         self._sums += torch.tensor(values, dtype=torch.float64)
         self._histogram += torch.histc(log_ratio.clamp(-_EDGE, _EDGE), _BINS, -_EDGE, _EDGE)
-        if compares:
+        if compares and len(gap):
             self._largest = torch.maximum(self._largest, gap.max()[None])
 
     def reduce(self, group: ProcessGroup) -> dict[str, float]:
         """The figures over all ranks, the same on each of them; a collective."""
         sums = dict(zip(_SUMS, group.sum(self._sums).tolist(), strict=True))
         histogram, largest = group.sum(self._histogram), float(group.max(self._largest))
-        tokens = max(sums["tokens"], 1.0)
+        tokens, compared = max(sums["tokens"], 1.0), sums["compared"]
         found = {
             "learner/loss": sums["loss"],
             "learner/tokens": sums["tokens"],
@@ -51,8 +53,9 @@ class StepTotals:
             "learner/rejected_share": sums["rejected"] / tokens,
             "learner/kl": sums["divergence"] / tokens,
             "learner/entropy": sums["entropy"] / tokens,
-            "engine/logprob_difference/mean": sums["mismatch"] / max(sums["compared"], 1.0),
-            "engine/logprob_difference/max": largest,
+            "engine/logprob_difference/mean": sums["mismatch"] / compared if compared else math.nan,
+            "engine/logprob_difference/max": largest if compared else math.nan,
+            "engine/logprob_difference/tokens": compared,
         }
         return found | {f"learner/ratio/q{round(100 * q):02d}": _quantile(histogram, q) for q in _QUANTILES}
 

@@ -1,0 +1,42 @@
+"""Collects who was at work when, from what actors report of themselves."""
+
+from __future__ import annotations
+
+from actors.generator_pool import PoolListener
+from actors.rollouts import RolloutBatch
+from vipray.records import Span, TimelineSpan
+
+
+class TimelineRecorder(PoolListener):
+    """Spans since the last flush."""
+
+    def __init__(self) -> None:
+        self._spans: list[TimelineSpan] = []
+
+    def add(self, role: str, name: str, span: Span, *, step: int | None = None, version: int | None = None) -> None:
+        """Note what the only actor of a role did, or what all of them did together."""
+        self._spans.append(TimelineSpan(role, role, name, span.start_s, span.end_s, step, version))
+
+    def add_rollouts(self, step: int, batch: RolloutBatch) -> None:
+        """Note who made and who scored the rollouts of a step."""
+        for receipt, verdict in zip(batch.receipts, batch.verdicts, strict=True):
+            made, scored, version = receipt.span, verdict.span, receipt.policy_version_first
+            self._spans += [
+                TimelineSpan(receipt.generator_id, "generator", "generate", made.start_s, made.end_s, step, version),
+                TimelineSpan("verifiers", "verifier", "verify", scored.start_s, scored.end_s, step),
+            ]
+
+    def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
+        """A generator has taken new weights."""
+        self._spans.append(
+            TimelineSpan(generator_id, "generator", "load_weights", span.start_s, span.end_s, version=version)
+        )
+
+    def on_lost(self, generator_id: str, at_s: float) -> None:
+        """A generator is gone."""
+        self._spans.append(TimelineSpan(generator_id, "generator", "lost", at_s, at_s))
+
+    def flush(self) -> list[TimelineSpan]:
+        """Return what was collected, and forget it."""
+        spans, self._spans = self._spans, []
+        return spans
