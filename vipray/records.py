@@ -224,7 +224,7 @@ class Verdict:
     outcome: Outcome
     num_tokens: int
     policy_version: int
-    span: Span = Span(0.0, 0.0)
+    span: Span
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ async def test_a_score_fills_the_rollout_in_and_changes_nothing_else(actor):
     scored, verdict = await actor.score(rollout("80"))
     (row,), (before,) = scored.to_pylist(), rollout("80").to_pylist()
     assert row == before | {"reward": 1.0, "outcome": "correct", "extracted": "80", "reason": ""}
-    assert verdict == Verdict(RolloutId(3, "p0", 0), 1.0, verdict.outcome, num_tokens=3, policy_version=2)
+    rest = {"num_tokens": 3, "policy_version": 2, "span": verdict.span}
+    assert verdict == Verdict(RolloutId(3, "p0", 0), 1.0, verdict.outcome, **rest)
+    assert 0 < verdict.span.duration_s < 10
     assert verdict.outcome.is_evidence
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.vllm
 KINDS = ["embed_tokens", "norm", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROMPT = list(range(40, 60))
 COMPLETION = list(range(60, 90))
+MAX_TOKENS = 100
 BF16_TOLERANCE = 0.05  # nats, mean over the completion; 0.01 to 0.03 was measured
 
 
@@ -35,6 +37,18 @@ async def engine_logprobs(engine):
         final = output
     tokens = final.prompt_logprobs[len(PROMPT) :]
     return np.array([at[token].logprob for at, token in zip(tokens, COMPLETION, strict=True)])
+
+
+async def check_weights_in_flight(engine, manifest, chunks):
+    """Rollouts that are under way when weights come go on with them, and every token says which weights it is of."""
+    before = engine._version
+    rollouts = [asyncio.create_task(engine.generate(RolloutId(1, "p", k), PROMPT)) for k in range(16)]
+    await asyncio.sleep(0.1)
+    assert await engine.load_weights(manifest, chunks) == manifest.version
+    completions = await asyncio.gather(*rollouts)
+    assert all(list(c.policy_versions) == sorted(c.policy_versions) for c in completions)
+    assert all(c.policy_versions[0] == before for c in completions)
+    assert any(c.policy_versions[-1] == manifest.version for c in completions)
 
 
 def learner_logprobs(trainer):
@@ -64,7 +78,9 @@ async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeyp
         monkeypatch.setenv(name, value)
     options = TrainerOptions(folder, "rloo", 1.0, "bfloat16", "nearest", chunk_nbytes=100_000, seed=0)
     trainer = Trainer(LearnerConfig(threads=1, precision="fp32"), options, Rendezvous(0, 1, "127.0.0.1", free_port()))
-    engine = VllmEngine(VllmEngineOptions(str(folder), 128, 8, 1.0, "bfloat16", 0, 16, kv_cache_bytes=64 << 20))
+    engine = VllmEngine(
+        VllmEngineOptions(str(folder), 128, MAX_TOKENS, 1.0, "bfloat16", 0, 16, kv_cache_bytes=64 << 20)
+    )
     rng = torch.Generator().manual_seed(0)
     try:
         await engine.start()
@@ -83,11 +99,10 @@ async def test_every_kind_of_parameter_reaches_the_engine(tied, request, monkeyp
                 assert np.abs(got - before).mean() > 5 * BF16_TOLERANCE, kind  # 0.55 and more was measured
             before = got
         completion = await engine.generate(RolloutId(0, "p", 0), PROMPT)
-        assert completion.policy_version_first == completion.policy_version_last == len(kinds)
-        assert len(completion.logprobs) == len(completion.token_ids) <= 8
+        assert set(completion.policy_versions) == {len(kinds)}
+        assert len(completion.logprobs) == len(completion.token_ids) == len(completion.policy_versions) <= MAX_TOKENS
         assert max(completion.logprobs) <= 0
-        again = await engine.load_weights(replace(manifest, version=99), chunks)
-        assert again == 99
+        await check_weights_in_flight(engine, replace(manifest, version=99), chunks)
     finally:
         await engine.shutdown()
         trainer.shutdown()
