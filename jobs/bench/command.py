@@ -1,4 +1,4 @@
-"""Time allocation and prediction beside what one would otherwise use, on this machine: `vipray bench [NAME …]`.
+"""Time the parts beside what one would otherwise use, on this machine: `vipray bench [NAME …]`.
 
 Prints medians, their ratios and whether the targets are met. Nothing fails when one is missed: times depend on the
 machine and on what else it does; the ratios, measured in the same run, depend on it less.
@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from jobs.bench import allocation, predictor
+from jobs.bench import allocation, learner, pipeline, predictor, verifiers
 from jobs.bench.results import Benchmark
 from jobs.command import exit_status
 from vipray.errors import ConfigError
 
-_NAMES = ("allocation", "predictor")
+_NAMES = ("allocation", "predictor", "verifiers", "pipeline", "learner")
 _LOOK_S = 0.5
 _PLAIN_WIDTH = 170  # of the table in a pipe or a file
 
@@ -31,8 +31,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.bench") 
     parser = argparse.ArgumentParser(
         prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(_NAMES)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{' or '.join(_NAMES)}; default: all, learner and pipeline in short"
+    )
     parser.add_argument("--large", action="store_true", help="also a million prompts: a minute, and 3 GB of memory")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder with real answers for verifiers; made up where it is missing"
+    )
     parser.add_argument("--json", type=Path, help="write everything to this file")
     return exit_status(command, parser.parse_args(argv))
 
@@ -46,6 +51,9 @@ def command(args: argparse.Namespace) -> int:
     benchmarks: dict[str, Callable[[], Benchmark]] = {
         "allocation": allocation.benchmark,
         "predictor": lambda: predictor.benchmark(sizes),
+        "verifiers": lambda: verifiers.benchmark(args.data),
+        "pipeline": lambda: pipeline.benchmark(pipeline.SIZES if "pipeline" in args.names else pipeline.SIZES[:1]),
+        "learner": lambda: learner.benchmark(thorough="learner" in args.names),
     }
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
@@ -56,11 +64,12 @@ def command(args: argparse.Namespace) -> int:
     )
     found: dict[str, Any] = {"machine": {"cores": cores, "busy_before": busy}}
     for name in args.names or _NAMES:
+        console.print(f"measuring {name}; this may take minutes", style="dim")
         result = benchmarks[name]()
         console.print(result.table())
         for target in result.targets:
             console.print(str(target))
         found[name] = result.as_json()
-    if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        if args.json is not None:  # after each one: the next may take minutes, and fail
+            args.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0

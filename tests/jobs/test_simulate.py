@@ -2,74 +2,65 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from jobs.cli import main
-from jobs.simulate import counterpart, paired_difference, study_arms
-from vipray.evaluation.toy_policy import Arm
+from tests.jobs.support import DEMO
 
-SMALL = ["--seeds", "3", "--steps", "4", "--prompts", "12", "--batch", "4", "--budget", "32"]
+SMALL = [str(DEMO), "run.steps=4", "generators.max_num_seqs=8"]
 
 
-def test_the_table_and_the_file_tell_the_same_of_every_arm(tmp_path, capsys):
+def simulated(tmp_path, *options):
     out = tmp_path / "out.json"
-    assert main(["simulate", *SMALL, "--json", str(out)]) == 0
-    written, printed = json.loads(out.read_text()), capsys.readouterr().out
-    assert len(written["arms"]) == 11 and written["settings"]["budget"] == 32
-    first = np.array(written["arms"][0]["final_success"])
-    for row in written["arms"]:
-        values = np.array(row["final_success"])
-        assert len(values) == 3 and f"{values.mean():.4f}" in printed
-        assert row["vs_reference"]["mean"] == pytest.approx((values - first).mean())
-        assert ("vs_uniform" in row) == (row["policy"] == "vip")
-    assert "3 paired seeds, 4 steps of 32 rollouts over 4 of 12 prompts" in printed
+    assert main(["simulate", *SMALL, "--json", str(out), *options]) == 0
+    return json.loads(out.read_text())
 
 
-def test_the_same_command_prints_the_same(capsys):
-    printed = []
-    for _ in range(2):
-        assert main(["simulate", *SMALL]) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1]
+def test_the_table_and_the_file_tell_the_same(tmp_path, capsys):
+    runs = simulated(tmp_path)
+    printed = capsys.readouterr().out
+    assert [run["max_staleness"] for run in runs] == [0, 1]
+    for run in runs:
+        assert len(run["steps"]) == 4
+        assert f"{run['generator_utilisation']:.1%}" in printed
+        assert max(step["max_staleness"] for step in run["steps"]) <= run["max_staleness"]
+    assert f"{runs[0]['duration'] / runs[1]['duration']:.2f}" in printed
+    assert "4 steps of 64 rollouts over 8 prompts, 2 generators of 8 slots" in " ".join(printed.split())
 
 
-def test_any_predictor_that_is_offered_runs(capsys):
-    assert main(["simulate", *SMALL, "--steps", "2", "--predictor", "hybrid"]) == 0
-    assert "hybrid" in capsys.readouterr().out
+def test_the_configuration_decides(tmp_path):
+    few, many = (simulated(tmp_path, "--generators", number)[0] for number in ("1", "8"))
+    assert few["steps"][0]["lower_bound"] > many["steps"][0]["lower_bound"]
+    stale = simulated(tmp_path, "pipeline.max_staleness=2", "pipeline.on_stale=reissue")
+    assert [run["max_staleness"] for run in stale] == [0, 2]
+    longer = simulated(tmp_path, "sampling.max_tokens=120")[0]
+    usual = simulated(tmp_path)[0]
+    bounds = [run["steps"][0]["lower_bound"] for run in (longer, usual)]
+    assert bounds[0] == pytest.approx(10 * bounds[1])  # max_tokens of the demo is 12
 
 
-def test_an_allocation_is_compared_to_uniform_counts_of_the_same_loss():
-    arms = study_arms("beta")
-    assert arms[0] == Arm("mean_success", "uniform", "beta")
-    for arm in arms:
-        uniform = counterpart(arm, arms)
-        assert (uniform is None) == (arm.policy == "uniform")
-        assert uniform is None or (uniform.objective, uniform.policy) == (arm.objective, "uniform")
-        assert uniform is None or arm.objective == "mean_success" or uniform.predictor == arm.predictor
+def test_the_same_command_gives_the_same(tmp_path):
+    options = ["--lifetime", "5"]
+    assert simulated(tmp_path, *options) == simulated(tmp_path, *options)
 
 
-def test_the_interval_of_a_paired_difference_is_students():
-    values, baseline = np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 1.0])  # differences 1, 1, 3
-    difference = paired_difference(values, baseline)
-    assert difference.mean == pytest.approx(5 / 3)
-    assert difference.half_width == pytest.approx(4.302653 * np.sqrt(4 / 3) / np.sqrt(3))
-    assert paired_difference(values, values - 0.5).half_width == 0.0
+def test_the_last_run_can_be_looked_at_as_a_trace(tmp_path):
+    trace = tmp_path / "trace.json"
+    simulated(tmp_path, "--trace", str(trace))
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+    assert sum(event["name"].startswith("train ") for event in events) == 4
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--seeds", "1"], "--seeds must be >= 2, got 1"),
-        (["--steps", "0"], "--steps must be >= 1, got 0"),
-        (["--batch", "13"], "--batch must be <= --prompts 12, got 13"),
-        (["--lower", "1"], "--lower must be >= 2, got 1"),
-        (["--lower", "2", "--estimator", "dr_grpo"], "--lower must be >= 3, got 2"),
-        (["--budget", "11"], "--budget, --lower, --upper: a budget of 11 does not fit 4 prompts"),
-        (["--upper", "2"], "--budget, --lower, --upper"),
-        (["--learning-rate", "nan"], "--learning-rate must be > 0 and finite, got nan"),
-        (["--learning-rate", "-1"], "--learning-rate must be > 0 and finite, got -1.0"),
-        (["--json", "/no/such/folder/out.json"], "--json must name a file in a folder that exists"),
+        (["--generators", "0"], "--generators must be >= 1 and finite, got 0"),
+        (["--longest", "0.5"], "--longest must be >= 1 and finite, got 0.5"),
+        (["--training", "nan"], "--training must be >= 0 and finite, got nan"),
+        (["--lifetime", "0.5"], "--lifetime must be >= 1, the time of a step, and finite, got 0.5"),
+        (["--trace", "/no/such/folder/trace.json"], "--trace must name a file in a folder that exists"),
+        (["pipeline.max_staleness=-1"], "pipeline.max_staleness must be >= 0, got -1"),
     ],
 )
 def test_bad_options_are_one_line_and_status_2(capsys, options, words):

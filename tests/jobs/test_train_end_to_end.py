@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from jobs.cli import main
 from tests.jobs.support import (
     DEMO,
     ROOT,
@@ -187,3 +189,43 @@ def test_ctrl_c_ends_every_process_and_leaves_complete_files(tmp_path, tiny_mode
     assert not list((tmp_path / "demo").rglob("*.partial"))
     assert (tmp_path / "demo" / "report.html").read_text().count("<svg") == 4
     assert "stopped by a signal after" in (tmp_path / "log").read_text()
+
+
+def test_generation_overlaps_with_training_on_real_parts_and_a_checkpoint_becomes_a_model(tmp_path, tiny_model):
+    pipeline = ["pipeline.max_staleness=1", "learner.correction=token", "checkpoints.every_steps=2"]
+    result = run_train(str(DEMO), *overrides(tiny_model, tmp_path, run__steps=3), *pipeline)
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "demo"
+    metrics = read_metrics(folder)
+    assert [line["policy/staleness/max"] for line in metrics] == [0, 1, 1]
+    for step in range(3):
+        rows = pq.read_table(folder / "rollouts" / f"step={step:05d}").to_pylist()
+        assert len(rows) == 24
+        for row in rows:
+            versions = row["policy_versions"]
+            assert len(versions) == len(row["completion_token_ids"]) and versions == sorted(versions)
+            assert step - 1 <= versions[0] == row["policy_version_first"]
+    spans = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
+    train = [span for span in spans if span["name"] == "train"]
+    made = [span for span in spans if span["name"] == "generate"]
+    assert any(t["start_s"] < g["end_s"] and g["start_s"] < t["end_s"] for t in train for g in made)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000002", "step-000003"]
+    model = tmp_path / "model"
+    assert main(["export", str(folder / "checkpoints" / "step-000003"), str(model)]) == 0
+    assert_vllm_loads(model)
+
+
+def assert_vllm_loads(model):
+    """Start an engine on the folder's own weights, as a user of the model would."""
+    script = (
+        "from vllm import LLM, SamplingParams\n"
+        "if __name__ == '__main__':\n"
+        f"    llm = LLM({str(model)!r}, max_model_len=64, enforce_eager=True, kv_cache_memory_bytes=64 << 20)\n"
+        "    print('made', len(llm.generate('7 + 5 =', SamplingParams(max_tokens=3))[0].outputs[0].token_ids))\n"
+    )
+    (model.parent / "load.py").write_text(script)
+    loaded = subprocess.run(
+        [sys.executable, str(model.parent / "load.py")], capture_output=True, text=True, env=environment(), timeout=300
+    )
+    assert loaded.returncode == 0, loaded.stderr[-2000:]
+    assert "made " in loaded.stdout
