@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from jobs import backtest, data, export, simulate, simulate_log, train, verify
+from jobs import backtest, data, export, simulate, simulate_log, toy, train, verify
 from jobs.bench import command as bench
 from vipray import __version__
 
@@ -14,7 +14,8 @@ COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "train": (train.main, "train a model with adaptive rollout allocation"),
     "data": (data.main, "show the prompts that a configuration would train on"),
     "backtest": (backtest.main, "judge predictors and allocation policies on a log of pass rates"),
-    "simulate": (simulate.main, "compare objectives and allocations on a toy whose truth is known"),
+    "simulate": (simulate.main, "run a configuration's pipeline with scripted engines in virtual time"),
+    "toy": (toy.main, "compare objectives and allocations on a toy whose truth is known"),
     "simulate-log": (simulate_log.main, "make a log of pass rates whose truth is known, for backtest"),
     "verify": (verify.main, "score answers from a file"),
     "export": (export.main, "make a model of a checkpoint"),

@@ -1,14 +1,11 @@
-"""Ask a toy whether an allocation helps learning, and with which objective: `vipray simulate [--seeds 100 …]`.
+"""Run a configuration's pipeline in virtual time: `vipray simulate CONFIG [key=value …] [--generators 512 …]`.
 
-Trains the toy policy of `vipray.evaluation.toy_policy` on paired seeds for each objective, with uniform counts and with
-the allocation that matches the objective, from a predictor's and from perfect predictions (which set the weights of
-the loss too), and prints the mean success of all prompts after training. Differences are paired over seeds, with 95 %
-t intervals.
+Dispatcher, length model, staleness policy, allocation and their settings are those of the configuration; generators,
+learner and lengths are simulated (vipray/evaluation/pipeline_simulation.py). A unit of time is the time that an engine
+takes for a token of one rollout. Nothing of the configuration's model, data or Ray is touched.
 
-What this can show: how objectives and allocations compare where everything is known, that is whether less gradient
-variance turns into learning at all, and what perfect predictions would be worth. What it cannot show: effect sizes for
-a language model. Its prompts share a handful of linear skills, all rollouts cost the same, policies are never stale,
-and there is no KL term, clipping or length; one step of training says nothing about answers not yet seen.
+What this can show: makespans, idle time and staleness by number of generators and by how heavy the tail of lengths is.
+What it cannot show: an engine that slows down with its batch, and anything about learning (`vipray toy`).
 """
 
 from __future__ import annotations
@@ -19,179 +16,167 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.special import stdtrit
 
 from jobs.command import exit_status
-from vipray.allocation.estimators import ESTIMATORS
-from vipray.allocation.exact import check_budget
-from vipray.arrays import FloatArray
-from vipray.config import PredictorConfig
+from vipray.config import Config, load_config
+from vipray.dispatch.staleness import StalenessPolicy
 from vipray.errors import ConfigError
-from vipray.evaluation.backtest import Forecaster
-from vipray.evaluation.toy_policy import ORACLE, Arm, ToySettings, train
-from vipray.predictors.build import PromptKnowledge, make_predictor
+from vipray.evaluation.pipeline_simulation import learned_lengths, simulate
+from vipray.evaluation.simulated_run import PipelineSettings, SimulatedRun
+from vipray.evaluation.simulated_workload import Workload, WorkloadSettings
+from vipray.report.trace import write_trace
 
-OBJECTIVES = ("mean_success", "log_success", "sqrt_success")
-PREDICTORS = ("beta", "hybrid")
-_MAX_INDUCING = 32  # of hybrid: the toy has a few skills only
+_EPOCH_BATCHES = 4  # of an epoch of simulated prompts
 _PLAIN_WIDTH = 120  # of the table in a pipe or a file
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean of paired differences, and half the width of its 95 % interval."""
-
-    mean: float
-    half_width: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.4f} ± {self.half_width:.4f}"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.simulate") -> int:
     """Parse the command line and carry it out; return the exit status."""
-    default = ToySettings()
     parser = argparse.ArgumentParser(
         prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=100, help="paired seeds, 0 to SEEDS - 1 (default 100)")
-    parser.add_argument("--steps", type=int, default=default.steps, help=f"default {default.steps}")
-    parser.add_argument("--prompts", type=int, default=default.num_prompts, help=f"default {default.num_prompts}")
-    parser.add_argument("--batch", type=int, default=default.batch_size, help=f"a step, default {default.batch_size}")
-    parser.add_argument("--budget", type=int, default=default.budget, help=f"rollouts a step, default {default.budget}")
-    parser.add_argument("--lower", type=int, default=default.lower, help=f"rollouts a prompt, default {default.lower}")
-    parser.add_argument("--upper", type=int, default=default.upper, help=f"rollouts a prompt, default {default.upper}")
-    parser.add_argument(
-        "--learning-rate", type=float, default=default.learning_rate, help=f"default {default.learning_rate}"
-    )
-    parser.add_argument("--estimator", choices=sorted(ESTIMATORS), default=default.estimator)
-    parser.add_argument("--predictor", choices=PREDICTORS, default="beta", help="with the package's defaults")
-    parser.add_argument("--json", type=Path, help="write the final success of every run to this file")
-    return exit_status(command, parser.parse_args(argv))
+    parser.add_argument("config", type=Path, help="YAML file, e.g. conf/demo.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    parser.add_argument("--generators", type=int, help="default: generators.count")
+    parser.add_argument("--longest", type=float, default=20.0, help="length at the cut, in medians (default 20)")
+    parser.add_argument("--between", type=float, default=1.1, help="log-spread of lengths over prompts (default 1.1)")
+    parser.add_argument("--within", type=float, default=0.3, help="the same within a prompt (default 0.3)")
+    parser.add_argument("--epochs", type=int, default=2, help="after which lengths are known (default 2)")
+    for name, default, what in (
+        ("training", 1.0, "time of training a batch"),
+        ("publishing", 0.05, "time until new weights can be taken"),
+        ("loading", 0.01, "time in which an engine takes them"),
+        ("planning", 0.01, "time of observing, predicting and allocating"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=float, default=default, help=f"{what}, in least times of generating (default {default})"
+        )
+    parser.add_argument("--lifetime", type=float, help="mean lifetime of a generator, in the same unit; none fails")
+    parser.add_argument("--trace", type=Path, help="write the last run as a Chrome/Perfetto trace to this file")
+    parser.add_argument("--json", type=Path, help="write the figures of every run to this file")
+    return exit_status(command, parser.parse_intermixed_args(argv))
 
 
 def command(args: argparse.Namespace) -> int:
-    """Check the input, train all arms on all seeds, print the table."""
-    settings = _settings(args)
-    arms = study_arms(args.predictor)
-    final = {arm: np.array([_final_success(settings, arm, seed) for seed in range(args.seeds)]) for arm in arms}
+    """Check the input, simulate on-policy and with the configuration's staleness (1 where it is 0), print both."""
+    config = load_config(args.config, args.overrides)
+    _check(args)
+    work = workload_settings(config, args)
+    ks = sorted({0, config.pipeline.max_staleness or 1})
+    runs = {k: _run(config, args, work, k) for k in ks}
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=_PLAIN_WIDTH)
-    console.print(_table(final, settings, args.seeds))
+    console.print(_table(runs, config, args))
+    if args.trace is not None:
+        write_trace(runs[ks[-1]].spans, args.trace)
     if args.json is not None:
-        args.json.write_text(json.dumps(_as_json(final, settings), indent=1) + "\n")
+        args.json.write_text(json.dumps([_as_json(k, result) for k, result in runs.items()], indent=1) + "\n")
     return 0
 
 
-def study_arms(predictor: str) -> list[Arm]:
-    """The arms in the order of the table; the first is the reference.
-
-    Predictions set the loss's weights too, so uniform counts are run with both predictions, except for the mean, which
-    weighs all prompts the same.
-    """
-    return [
-        Arm(objective, policy, source)
-        for objective in OBJECTIVES
-        for source in (predictor, ORACLE)
-        for policy in ("uniform", "vip")
-        if (objective, source, policy) != ("mean_success", ORACLE, "uniform")
-    ]
-
-
-def paired_difference(values: FloatArray, baseline: FloatArray) -> Difference:
-    """Difference [S] to [S] paired over S >= 2 seeds, with the t interval."""
-    difference = values - baseline
-    spread = float(difference.std(ddof=1)) / math.sqrt(len(difference))
-    return Difference(float(difference.mean()), float(stdtrit(len(difference) - 1, 0.975)) * spread)
-
-
-def counterpart(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
-    """The arm with uniform counts, of the same objective and predictions, that a matched allocation is compared to."""
-    if arm.policy == "uniform":
-        return None
-    uniform = dataclasses.replace(arm, policy="uniform")
-    return uniform if uniform in arms else arms[0]  # the weights of the mean do not depend on predictions
-
-
-def _settings(args: argparse.Namespace) -> ToySettings:
-    """Check all options and return the toy's settings."""
-    at_least = {"seeds": 2, "steps": 1, "prompts": 1, "batch": 1, "lower": ESTIMATORS[args.estimator].min_lower}
-    for name, minimum in at_least.items():
-        if getattr(args, name) < minimum:
-            raise ConfigError(f"--{name} must be >= {minimum}, got {getattr(args, name)}")
-    if args.batch > args.prompts:
-        raise ConfigError(f"--batch must be <= --prompts {args.prompts}, got {args.batch}")
-    if not 0.0 < args.learning_rate < math.inf:
-        raise ConfigError(f"--learning-rate must be > 0 and finite, got {args.learning_rate}")
-    try:
-        check_budget(args.batch, args.budget, args.lower, args.upper)
-    except ValueError as error:
-        raise ConfigError(f"--budget, --lower, --upper: {error}") from None
-    if args.json is not None and (args.json.is_dir() or not args.json.parent.is_dir()):
-        raise ConfigError(f"--json must name a file in a folder that exists, got {args.json}")
-    return ToySettings(
-        num_prompts=args.prompts,
-        batch_size=args.batch,
-        budget=args.budget,
-        lower=args.lower,
-        upper=args.upper,
-        steps=args.steps,
-        learning_rate=args.learning_rate,
-        estimator=args.estimator,
+def workload_settings(config: Config, args: argparse.Namespace) -> WorkloadSettings:
+    """The configuration's batches and allocation; lengths are cut at its `sampling.max_tokens`."""
+    allocation = config.allocation
+    return WorkloadSettings(
+        num_prompts=_EPOCH_BATCHES * allocation.prompts_per_batch,
+        prompts_per_batch=allocation.prompts_per_batch,
+        rollout_budget=allocation.rollout_budget,
+        lower=allocation.lower,
+        upper=allocation.upper,
+        policy=allocation.policy,
+        estimator=allocation.estimator,
+        median_tokens=config.sampling.max_tokens / args.longest,
+        longest=args.longest,
+        between=args.between,
+        within=args.within,
+        seed=config.run.seed,
     )
 
 
-def _final_success(settings: ToySettings, arm: Arm, seed: int) -> float:
-    def fresh(ids: Sequence[str], features: FloatArray) -> Forecaster:
-        config = PredictorConfig(kind=arm.predictor, array_backend="numpy", num_inducing=_MAX_INDUCING)
-        return make_predictor(config, PromptKnowledge(ids, features))
+def _run(config: Config, args: argparse.Namespace, work: WorkloadSettings, k: int) -> SimulatedRun:
+    num_generators, slots = args.generators or config.generators.count, config.generators.max_num_seqs
+    unit = Workload(work).step(0).lower_bound(slots, num_generators)
+    bound = config.pipeline.max_tokens_in_flight
+    settings = PipelineSettings(
+        steps=config.run.steps,
+        generators=num_generators,
+        slots=slots,
+        staleness=StalenessPolicy(k, config.pipeline.on_stale),
+        max_tokens_in_flight=math.inf if bound is None else bound,
+        training_time=args.training * unit,
+        publishing_time=args.publishing * unit,
+        loading_time=args.loading * unit,
+        planning_time=args.planning * unit,
+        mean_lifetime=None if args.lifetime is None else args.lifetime * unit,
+        replacement_time=unit,
+        seed=config.run.seed,
+    )
+    return simulate(settings, Workload(work), learned_lengths(work, args.epochs))
 
-    return float(train(settings, arm, seed, fresh)[-1])
+
+def _check(args: argparse.Namespace) -> None:
+    at_least: dict[str, float] = {"generators": 1, "longest": 1, "between": 0, "within": 0, "epochs": 0}
+    at_least |= dict.fromkeys(("training", "publishing", "loading", "planning"), 0)
+    for name, minimum in at_least.items():
+        value = getattr(args, name)
+        if value is not None and not minimum <= value < math.inf:
+            raise ConfigError(f"--{name} must be >= {minimum:g} and finite, got {value:g}")
+    if args.lifetime is not None and not 1 <= args.lifetime < math.inf:
+        raise ConfigError(f"--lifetime must be >= 1, the time of a step, and finite, got {args.lifetime:g}")
+    for name in ("trace", "json"):
+        path = getattr(args, name)
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"--{name} must name a file in a folder that exists, got {path}")
 
 
-def _table(final: dict[Arm, FloatArray], settings: ToySettings, num_seeds: int) -> Table:
-    reference, *_ = final
+def _table(runs: dict[int, SimulatedRun], config: Config, args: argparse.Namespace) -> Table:
+    num_generators = args.generators or config.generators.count
     title = (
-        f"final mean success, {num_seeds} paired seeds, {settings.steps} steps of {settings.budget} rollouts over "
-        f"{settings.batch_size} of {settings.num_prompts} prompts, {settings.estimator}"
+        f"{config.run.steps} steps of {config.allocation.rollout_budget} rollouts over "
+        f"{config.allocation.prompts_per_batch} prompts, {num_generators} generators of "
+        f"{config.generators.max_num_seqs} slots, in virtual time"
     )
     table = Table(title=title, title_justify="left")
-    for heading in ("objective", "counts", "predictions"):
-        table.add_column(heading)
-    for heading in ("final success", "vs reference, 95 %", "matched vs uniform, 95 %"):
-        table.add_column(heading, justify="right")
-    for arm, values in final.items():
-        uniform = counterpart(arm, list(final))
-        table.add_row(
-            arm.objective,
-            arm.policy,
-            arm.predictor,
-            f"{values.mean():.4f}",
-            "reference" if arm == reference else str(paired_difference(values, final[reference])),
-            "-" if uniform is None else str(paired_difference(values, final[uniform])),
-        )
+    table.add_column("")
+    for k in runs:
+        table.add_column(f"staleness {k}", justify="right")
+    figures = [_figures(result) for result in runs.values()]
+    for label in figures[0]:
+        table.add_row(label, *(column[label] for column in figures))
+    synchronous, *_ = runs.values()
+    speed_ups = [synchronous.duration / result.duration for result in runs.values()]
+    table.add_row("times as fast as staleness 0", *(f"{value:.2f}" for value in speed_ups))
     return table
 
 
-def _as_json(final: dict[Arm, FloatArray], settings: ToySettings) -> dict[str, Any]:
-    reference, *_ = final
-    rows = []
-    for arm, values in final.items():
-        uniform = counterpart(arm, list(final))
-        row = {**dataclasses.asdict(arm), "mean": float(values.mean()), "final_success": values.tolist()}
-        row["vs_reference"] = dataclasses.asdict(paired_difference(values, final[reference]))
-        if uniform is not None:
-            row["vs_uniform"] = dataclasses.asdict(paired_difference(values, final[uniform]))
-        rows.append(row)
-    return {"settings": dataclasses.asdict(settings), "arms": rows}
+def _figures(result: SimulatedRun) -> dict[str, str]:
+    makespans = [step.makespan / step.lower_bound for step in result.steps]
+    return {
+        "time of a step, tokens": f"{result.duration / len(result.steps):,.1f}",
+        "makespan over its lower bound, median": f"{sorted(makespans)[len(makespans) // 2]:.3f}",
+        "generators busy": f"{result.generator_utilisation:.1%}",
+        "learner busy": f"{result.learner_utilisation:.1%}",
+        "planning exposed, of the time": f"{result.exposed_planning / result.duration:.2%}",
+        "age of trained tokens, mean": f"{sum(step.staleness for step in result.steps) / len(result.steps):.2f}",
+        "age of trained tokens, largest": str(max(step.max_staleness for step in result.steps)),
+        "rollouts issued again": f"{result.counts['reissued']:,.0f}",
+        "tokens made in vain": f"{result.wasted_share:.1%}",
+    }
+
+
+def _as_json(k: int, result: SimulatedRun) -> dict[str, Any]:
+    figures = {
+        field.name: getattr(result, field.name)
+        for field in dataclasses.fields(result)
+        if field.name not in ("steps", "spans")
+    }
+    return {"max_staleness": k, **figures, "steps": [dataclasses.asdict(step) for step in result.steps]}
 
 
 if __name__ == "__main__":

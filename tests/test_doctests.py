@@ -15,6 +15,7 @@ MODULES = [
     "vipray.allocation.relaxed",
     "vipray.predictors.moments",
     "vipray.dispatch.router",
+    "vipray.dispatch.staleness",
     "vipray.errors",
     "vipray.verifiers.reasoning_gym",
 ]

@@ -10,7 +10,17 @@ import pytest
 
 from vipray.allocation.policies import POLICIES
 from vipray.errors import ConfigError
-from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, Allocation, Outcome, RolloutId, Span, Verdict
+from vipray.records import (
+    ALLOCATION_SCHEMA,
+    EVALUATION_SCHEMA,
+    Allocation,
+    Outcome,
+    RolloutId,
+    Span,
+    TimelineSpan,
+    Verdict,
+)
+from vipray.report.timeline import read_timeline
 from vipray.run_log import RunLog, check_output_dir, write_table
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics
 
@@ -38,6 +48,19 @@ VERDICTS = [
     verdict("b", 1, Outcome.TIMEOUT),
     verdict("b", 2, Outcome.ERROR),
 ]
+
+
+def test_spans_grow_by_a_line_each_and_what_a_run_left_that_never_began_goes(tmp_path):
+    spans = [
+        TimelineSpan("learner", "learner", "train", 1.0, 2.0, step=0),
+        TimelineSpan("g0", "generator", "load_weights", 2.0, 3.0, version=1),
+    ]
+    log = RunLog(tmp_path, "", pa.table({}))
+    log.add_spans(spans[:1])
+    log.add_spans(spans[1:])
+    assert read_timeline(tmp_path / "timeline.jsonl") == tuple(spans)
+    RunLog(tmp_path, "", pa.table({})).add_spans(spans[1:])
+    assert read_timeline(tmp_path / "timeline.jsonl") == tuple(spans[1:])
 
 
 def test_only_correct_and_wrong_are_evidence():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vipray.errors import ConfigError
-from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA
+from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, TimelineSpan
 
 
 def check_output_dir(folder: Path) -> None:
@@ -41,7 +42,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 class RunLog:
-    """Writes `config.yaml`, `prompts.parquet`, `metrics.jsonl`, `allocations.parquet` and `evaluation.parquet`.
+    """Writes `config.yaml`, `prompts.parquet`, `metrics.jsonl`, `timeline.jsonl` and the tables `*.parquet`.
 
     Raises:
         ConfigError: the folder cannot be written to.
@@ -50,11 +51,14 @@ class RunLog:
     def __init__(self, folder: Path, config_yaml: str, prompts: pa.Table) -> None:
         self.folder = folder
         self._metrics = folder / "metrics.jsonl"
+        self._timeline = folder / "timeline.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "config.yaml").write_text(config_yaml)
             write_table(prompts, folder / "prompts.parquet")
             self._metrics.touch()
+            if not self._metrics.stat().st_size:  # a run that never came to a step has left its spans
+                self._timeline.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"run.output_root: {folder} cannot be written to: {error}") from None
         self._rows: dict[str, list[dict[str, Any]]] = {"allocations": [], "evaluation": []}
@@ -69,6 +73,12 @@ class RunLog:
     def add_evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one evaluation: a row for each prompt (`EVALUATION_SCHEMA`)."""
         self._add_rows("evaluation", EVALUATION_SCHEMA, rows)
+
+    def add_spans(self, spans: Iterable[TimelineSpan]) -> None:
+        """Append to the timeline: a line for each span."""
+        lines = "".join(json.dumps(dataclasses.asdict(span)) + "\n" for span in spans)
+        with self._timeline.open("a") as file:
+            file.write(lines)
 
     def _add_rows(self, name: str, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> None:
         self._rows[name].extend(dict(row) for row in rows)

@@ -57,7 +57,7 @@ class LengthModel:
         """[B] expected tokens, > 0. Raises `ValueError` for a prompt that is not known."""
         return self._expect_rows(self._rows(prompt_ids))
 
-    def observe(self, prompt_ids: Sequence[str], num_tokens: Sequence[int] | IntArray) -> None:
+    def observe(self, prompt_ids: Sequence[str], num_tokens: Sequence[float] | IntArray) -> None:
         """Take in the lengths of N rollouts, one entry each; a prompt may come any number of times.
 
         Raises:

@@ -46,6 +46,7 @@ class PolicyModel:
         self._device = torch.device(group.mesh.device_type)
         self._attention = _attention(config, self._device)
         self._has_adapters = bool(config.lora.rank)
+        self._is_alone = group.num_ranks == 1
 
         def build(*, lora: bool) -> Any:
             return build_sharded_model(
@@ -85,6 +86,17 @@ class PolicyModel:
     def logprobs(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities [M] and entropies [M] of a micro-batch's completion tokens, in fp32."""
         return self._forward(self.module, batch)
+
+    def will_accumulate(self, *, is_last: bool) -> None:
+        """Announce a forward and backward pass; after the last one of an optimiser step gradients are reduced.
+
+        A rank alone has nobody to gather from: its weights stay gathered in between, and gradients add up in place.
+        With several ranks, whole gradients would take more memory than a rank has for its share.
+        """
+        if self._is_alone:
+            self.module.set_requires_gradient_sync(is_last)
+            self.module.set_reshard_after_forward(False)
+            self.module.set_reshard_after_backward(is_last)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: MicroBatch) -> torch.Tensor:

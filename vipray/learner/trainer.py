@@ -180,7 +180,8 @@ class Trainer:
         start = self._start_logprobs([micro for micros, _ in planned for micro in micros], batch)
         totals, results = StepTotals(), list[StepResult]()
         for number, (micro_batches, _) in enumerate(planned):
-            for micro_batch in micro_batches:
+            for index, micro_batch in enumerate(micro_batches):
+                self._model.will_accumulate(is_last=index == len(micro_batches) - 1)
                 terms = self._loss(micro_batch, next(start), totals, compares=not results)
                 # FSDP averages gradients over the ranks; the loss is a sum over them.
                 (terms.loss * self._group.num_ranks).backward()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vipray.report import summary
 from vipray.report.run_data import RunData, load_run
+from vipray.report.trace import TRACE_FILE, write_trace
 
 REPORT_FILE = "report.html"
 
@@ -15,10 +16,13 @@ REPORT_FILE = "report.html"
 def write_report(run_dir: Path) -> Path:
     """Write `report.html` into a run folder, in one piece, and return its path.
 
+    Where the run recorded a timeline, `trace.json` is written beside it.
+
     Raises:
         ConfigError: `run_dir` is no run folder, or a file in it was not written by a run.
     """
-    page = render_page(load_run(run_dir))
+    run = load_run(run_dir)
+    page = render_page(run)
     path = run_dir / REPORT_FILE
     unfinished = run_dir / f".{REPORT_FILE}.{os.getpid()}"
     try:
@@ -26,6 +30,8 @@ def write_report(run_dir: Path) -> Path:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+    if run.timeline:
+        write_trace(run.timeline, run_dir / TRACE_FILE)
     return path
 
 
@@ -34,7 +40,7 @@ def render_page(run: RunData) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    from vipray.report.plots import allocation_svg, calibration_svg, reward_svg, time_split_svg
+    from vipray.report.plots import allocation_svg, calibration_svg, reward_svg, time_split_svg, timeline_svg
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
@@ -55,6 +61,8 @@ def render_page(run: RunData) -> str:
             "calibration": Markup(calibration_svg(run)),
             "allocation": Markup(allocation_svg(run)),
             "time_split": Markup(time_split_svg(run)),
+            "timeline": Markup(timeline_svg(run)) if run.timeline else None,
         },
+        step_times=summary.step_time_table(run),
         config_text=run.config_text,
     )

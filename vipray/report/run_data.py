@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from vipray.arrays import FloatArray, IntArray
 from vipray.errors import ConfigError
-from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA
+from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, TimelineSpan
+from vipray.report.timeline import TIMELINE_FILE, read_timeline
 
 METRICS_FILE = "metrics.jsonl"
 ALLOCATIONS_FILE = "allocations.parquet"
@@ -113,6 +114,7 @@ class RunData:
         evaluations: empty where the run was not evaluated.
         config_text: the resolved configuration as YAML, or None.
         num_skipped_lines: lines of the metrics that were cut off while they were written.
+        timeline: spans of all actors in order of their start; empty where none were recorded.
     """
 
     path: Path
@@ -121,6 +123,7 @@ class RunData:
     evaluations: Evaluations
     config_text: str | None
     num_skipped_lines: int
+    timeline: tuple[TimelineSpan, ...] = ()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -148,6 +151,7 @@ def load_run(run_dir: Path) -> RunData:
         evaluations=_evaluations(_read_table(run_dir / EVALUATION_FILE, EVALUATION_SCHEMA)),
         config_text=config_path.read_text(encoding="utf-8", errors="replace") if config_path.is_file() else None,
         num_skipped_lines=num_skipped_lines,
+        timeline=read_timeline(run_dir / TIMELINE_FILE),
     )
 
 

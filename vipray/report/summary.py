@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from vipray.report.run_data import RunData
 from vipray.report.statistics import PredictionError, Proportion, batch_mean, prediction_error
+from vipray.report.timeline import step_times
 
 NOT_KNOWN = "-"
+TIMELINE_STEPS = 5  # whose times are shown one by one
 EDGE_STEPS = 3  # steps at either end of a run that its headline averages over
 
 
@@ -119,6 +121,47 @@ def prediction_scores(run: RunData) -> list[PredictionScore]:
         )
         for name, rows in masks.items()
     ]
+
+
+@dataclass(frozen=True)
+class StepTimeTable:
+    """Where the time of the last steps went, and of all on average: one column each.
+
+    Attributes:
+        columns: headings.
+        rows: label and cells of each row.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def step_time_table(run: RunData) -> StepTimeTable | None:
+    """Write the timeline's times as text; None where no step was trained in it."""
+    times = step_times(run.timeline)
+    if not len(times.step):
+        return None
+    seconds = {
+        "Time": times.duration_s,
+        "Generation": times.generation_s,
+        "Verification": times.verification_s,
+        "Training": times.training_s,
+        "Publishing": times.publishing_s,
+        "Predictor, hidden": times.predictor_hidden_s,
+        "Predictor, exposed": times.predictor_exposed_s,
+        "Allocator, hidden": times.allocator_hidden_s,
+        "Allocator, exposed": times.allocator_exposed_s,
+    }
+    shares = {"Generators idle": times.generator_idle, "Learner idle": times.learner_idle}
+    last = [f"step {step}" for step in times.step[-TIMELINE_STEPS:].tolist()]
+    return StepTimeTable(
+        columns=(*last, f"mean of {len(times.step)}"),
+        rows=tuple(
+            (label, tuple(write(value) for value in [*values[-TIMELINE_STEPS:].tolist(), mean(values)]))
+            for named, write in ((seconds, duration), (shares, percent))
+            for label, values in named.items()
+        ),
+    )
 
 
 def headline(run: RunData) -> list[tuple[str, str]]:

@@ -4,5 +4,6 @@ from vipray.report.plots.allocation import allocation_svg
 from vipray.report.plots.calibration import calibration_svg
 from vipray.report.plots.reward import reward_svg
 from vipray.report.plots.time_split import time_split_svg
+from vipray.report.plots.timeline import timeline_svg
 
-__all__ = ["allocation_svg", "calibration_svg", "reward_svg", "time_split_svg"]
+__all__ = ["allocation_svg", "calibration_svg", "reward_svg", "time_split_svg", "timeline_svg"]
