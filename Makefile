@@ -32,7 +32,7 @@ demo: $(STAMP) ## train a small model on this machine; DEMO_ARGS="run.steps=5 �
 test: $(STAMP) ## run the tests; ARGS="-k allocation …" goes to pytest
 	.venv/bin/python -m pytest $(ARGS)
 
-bench: $(STAMP) ## time allocation and prediction; ARGS="--large --json FILE …" goes to vipray bench
+bench: $(STAMP) ## time the parts beside their alternatives; ARGS="--large --json FILE …" goes to vipray bench
 	.venv/bin/python -m jobs.bench $(ARGS)
 
 lint: $(STAMP) ## check style and formatting

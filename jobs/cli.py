@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "simulate-log": (simulate_log.main, "make a log of pass rates whose truth is known, for backtest"),
     "verify": (verify.main, "score answers from a file"),
     "export": (export.main, "make a model of a checkpoint"),
-    "bench": (bench.main, "time allocation and prediction beside what one would otherwise use"),
+    "bench": (bench.main, "time the parts beside what one would otherwise use"),
 }
 
 

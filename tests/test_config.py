@@ -59,6 +59,7 @@ def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
         ("learner.attention=flex_attention", ["no backward pass on a CPU", "learner.attention=sdpa"]),
         ("learner.final_learning_rate_factor=2", ["learner.final_learning_rate_factor must lie in [0, 1]"]),
         ("pipeline.max_staleness=-1", ["pipeline.max_staleness must be >= 0, got -1"]),
+        ("pipeline.max_tokens_in_flight=15", ["pipeline.max_tokens_in_flight=15", "sampling.max_tokens=16"]),
         ("pipeline.on_stale=drop", ["pipeline.on_stale must be one of wait, reissue", "'drop'"]),
         ("weights.in_flight=stop", ["weights.in_flight must be one of keep, wait, abort", "'stop'"]),
         ("checkpoints.keep_last=0", ["checkpoints.keep_last must be > 0, got 0"]),

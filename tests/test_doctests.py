@@ -14,7 +14,6 @@ MODULES = [
     "vipray.allocation.policies",
     "vipray.allocation.relaxed",
     "vipray.predictors.moments",
-    "vipray.dispatch.router",
     "vipray.dispatch.staleness",
     "vipray.errors",
     "vipray.verifiers.reasoning_gym",

@@ -38,7 +38,7 @@ TASK_OF = {"a": "easy", "b": "hard"}
 
 
 def verdict(prompt_id, k, outcome, reward=0.0):
-    return Verdict(RolloutId(4, prompt_id, k), reward, outcome, num_tokens=10, policy_version=4)
+    return Verdict(RolloutId(4, prompt_id, k), reward, outcome, num_tokens=10, policy_version=4, span=Span(0.0, 0.0))
 
 
 VERDICTS = [
@@ -81,7 +81,8 @@ def test_rewards_by_task():
 
 def test_planning_is_hidden_where_it_overlaps_with_training_and_exposed_elsewhere():
     spans = (Span(9.0, 11.0), Span(12.0, 12.5))  # one second of the first lies before training begins
-    metrics = Planning(ALLOCATION, spans, cover=Span(10.0, 14.2), wait_s=0.4).metrics()
+    covers = [Span(13.0, 14.2), Span(10.0, 13.5)]  # they overlap, and nothing is hidden twice
+    metrics = Planning(ALLOCATION, spans, wait_s=0.4).metrics(covers)
     assert metrics == pytest.approx(
         {
             "predictor/exposed_s": 1.0,
@@ -94,7 +95,7 @@ def test_planning_is_hidden_where_it_overlaps_with_training_and_exposed_elsewher
 
 
 def test_the_first_step_has_nothing_to_hide_behind():
-    metrics = Planning(ALLOCATION, (Span(1.0, 2.0),), cover=None, wait_s=1.0).metrics()
+    metrics = Planning(ALLOCATION, (Span(1.0, 2.0),), wait_s=1.0).metrics([])
     assert metrics["predictor/exposed_s"] == 1.0 and metrics["predictor/hidden_s"] == 0.0
 
 

@@ -267,6 +267,12 @@ def _learner_problems(config: Config) -> Iterator[str]:
             f"learner.precision=bf16 computes with the numbers that are published, which generators.dtype="
             f"{config.generators.dtype} does not take: set generators.dtype=bfloat16 or learner.precision=fp32"
         )
+    in_flight = config.pipeline.max_tokens_in_flight
+    if in_flight is not None and in_flight < config.sampling.max_tokens:
+        yield (
+            f"pipeline.max_tokens_in_flight={in_flight:g} is less than one rollout of sampling.max_tokens="
+            f"{config.sampling.max_tokens}: engines would run empty before the next one starts"
+        )
     if learner.reject_above is not None and learner.reject_above <= learner.reject_below:
         yield f"learner.reject_above={learner.reject_above} is not above learner.reject_below={learner.reject_below}"
     if learner.attention == "flex_attention" and not learner.num_gpus:

@@ -1,4 +1,4 @@
-"""The learner: groups packed behind their prompt beside padded rows that repeat it; a whole step beside TRL's."""
+"""The learner: groups packed behind their prompt beside rows that repeat it; a whole step beside TRL's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ MODEL_CACHE_DIR = "~/.cache/vipray"
 MIN_PACKING_RATIO, MIN_STEP_RATIO = 2.3, 4.0
 LONGER_GROUPS = (16, 32)
 _CORES = 2
-_PLAIN = "padded rows, each with its prompt"
+_SEPARATE = "a row for each rollout"
+_PADDED = "padded rows, each with its prompt"
+_ROW_TOKENS = 640  # of a micro-batch; on these cores larger ones cost more attention than they save
 
 
 @dataclass(frozen=True)
@@ -82,17 +84,26 @@ def _training(
         shape = asdict(batch) | {"rollouts": max(sizes)}
         model_folder = in_child(write_rollouts, cores=_CORES, model=model, path=rollouts, **shape)
         common = {"cores": _CORES, "model_folder": model_folder, "rollouts": rollouts, "repeats": repeats}
-        packed = in_child(measure, packing="auto", precision="fp32", group_sizes=sizes, **common)
-        plain = in_child(measure, packing="off", precision="fp32", group_sizes=sizes, **common)
-        found = {"packed, fp32": packed, "plain, fp32": plain}
-        rows = [
-            Comparison(
-                _what(batch, n), _median_s(packed, n), _PLAIN, _median_s(plain, n), note=_spread(packed, plain, n)
-            )
-            for n in sizes
-        ]
+        packed = in_child(measure, packing="auto", row_tokens=_ROW_TOKENS, group_sizes=sizes, **common)
+        found = {"packed, fp32": packed}
+        rows = []
+        for alternative, row_tokens in ((_SEPARATE, 1), (_PADDED, _ROW_TOKENS)):
+            plain = in_child(measure, packing="off", row_tokens=row_tokens, group_sizes=sizes, **common)
+            found[f"{alternative}, fp32"] = plain
+            rows += [
+                Comparison(
+                    _what(batch, n),
+                    _median_s(packed, n),
+                    alternative,
+                    _median_s(plain, n),
+                    note=_spread(packed, plain, n),
+                )
+                for n in sizes
+            ]
         if longer:
-            half = in_child(measure, packing="auto", precision="bf16", group_sizes=sizes[:1], **common)
+            half = in_child(
+                measure, packing="auto", row_tokens=_ROW_TOKENS, precision="bf16", group_sizes=sizes[:1], **common
+            )
             found["packed, bf16"] = half
             what = f"{_what(batch, sizes[0])}, bf16"
             rows.append(Comparison(what, _median_s(half, sizes[0]), "the same in fp32", rows[0].ours))
@@ -113,7 +124,13 @@ def _spread(packed: Mapping[str, Sequence[float]], plain: Mapping[str, Sequence[
 
 
 def measure(
-    model_folder: str, rollouts: str, packing: str, precision: str, group_sizes: Sequence[int], repeats: int
+    model_folder: str,
+    rollouts: str,
+    packing: str,
+    row_tokens: int,
+    group_sizes: Sequence[int],
+    repeats: int,
+    precision: str = "fp32",
 ) -> dict[str, list[float]]:
     """Seconds of optimiser steps, forward and backward included, by number of rollouts a prompt.
 
@@ -131,7 +148,7 @@ def measure(
         chunk_nbytes=1 << 26,
         seed=0,
     )
-    config = LearnerConfig(threads=_CORES, packing=packing, precision=precision)
+    config = LearnerConfig(threads=_CORES, packing=packing, precision=precision, max_row_tokens=row_tokens)
     trainer = Trainer(config, options, Rendezvous(0, 1, "127.0.0.1", _free_port()))
     table = pq.read_table(rollouts)
     try:

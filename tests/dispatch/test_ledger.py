@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipray.dispatch.ledger import Ledger
-from vipray.dispatch.router import spread
 from vipray.records import RolloutId
 
 IDS = [RolloutId(0, prompt_id, k) for prompt_id in "abc" for k in range(3)]
@@ -62,9 +61,8 @@ def test_any_interleaving_ends_with_every_rollout_counted_exactly_once(events):
     ledger, counted = Ledger(IDS), []
 
     def issue_pending():
-        for generator_id, share in spread(ledger.pending, ["g0", "g1", "g2"]).items():
-            for rollout_id in share:
-                ledger.issue(rollout_id, generator_id)
+        for number, rollout_id in enumerate(ledger.pending):
+            ledger.issue(rollout_id, f"g{number % 3}")
 
     issue_pending()
     for kind, index, generator in events:
@@ -81,19 +79,3 @@ def test_any_interleaving_ends_with_every_rollout_counted_exactly_once(events):
             counted.append(rollout_id)
     assert ledger.is_complete
     assert sorted(counted) == sorted(IDS)
-
-
-@given(st.integers(0, 40), st.integers(1, 7))
-def test_shares_are_even_contiguous_and_complete(num_rollouts, num_generators):
-    ids = [RolloutId(0, "a", k) for k in range(num_rollouts)]
-    generators = [f"g{index}" for index in range(num_generators)]
-    shares = spread(ids, generators)
-    assert [rollout_id for share in shares.values() for rollout_id in share] == ids
-    sizes = [len(share) for share in shares.values()]
-    assert not sizes or max(sizes) - min(sizes) <= 1
-    assert len(shares) == min(num_rollouts, num_generators)
-
-
-def test_no_generator_is_an_error():
-    with pytest.raises(ValueError, match="no generator"):
-        spread(IDS, [])

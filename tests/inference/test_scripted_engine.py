@@ -43,3 +43,18 @@ async def test_it_serves_nothing_before_it_has_weights_and_refuses_torn_ones():
         await fresh.generate(RolloutId(0, "a", 0), [1])
     with pytest.raises(WeightSyncError, match="version 5"):
         await fresh.load_weights(MANIFEST, [np.zeros(1, np.uint8)])
+
+
+async def test_lengths_and_failures_are_given():
+    script = replace(
+        SCRIPT,
+        num_tokens=lambda rollout_id: 3 + rollout_id.k,
+        failure=lambda rollout_id: OSError("lost") if rollout_id.k == 2 else None,
+    )
+    scripted = await engine(script=script)
+    for k in (0, 9):
+        completion = await scripted.generate(RolloutId(0, "b", k), [1])
+        assert len(completion.token_ids) == len(completion.logprobs) == len(completion.policy_versions) == 3 + k
+        assert completion.text == "7" and completion.token_ids[0] == ord("7")
+    with pytest.raises(OSError, match="lost"):
+        await scripted.generate(RolloutId(0, "b", 2), [1])

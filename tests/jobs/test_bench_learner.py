@@ -31,18 +31,21 @@ TINY = BatchSize(prompts=2, rollouts=4, prompt_tokens=6, completion_tokens=3)
 
 def test_training_is_measured_packed_and_plain_for_each_group_size(tiny_model):
     rows, details = learner._training(TINY, str(tiny_model), (6,), repeats=2)
-    plain = "padded rows, each with its prompt"
+    separate, padded = "a row for each rollout", "padded rows, each with its prompt"
     assert [(row.what, row.alternative) for row in rows] == [
-        ("train on 2 x 4, packed", plain),
-        ("train on 2 x 6, packed", plain),
+        ("train on 2 x 4, packed", separate),
+        ("train on 2 x 6, packed", separate),
+        ("train on 2 x 4, packed", padded),
+        ("train on 2 x 6, packed", padded),
         ("train on 2 x 4, packed, bf16", "the same in fp32"),
     ]
     assert all(row.ours > 0 and row.theirs is not None and row.theirs > 0 for row in rows)
-    assert rows[2].theirs == rows[0].ours
+    assert rows[4].theirs == rows[0].ours
     seconds = details["seconds"]
     assert {kind: {n: len(times) for n, times in found.items()} for kind, found in seconds.items()} == {
         "packed, fp32": {"4": 2, "6": 1},
-        "plain, fp32": {"4": 2, "6": 1},
+        f"{separate}, fp32": {"4": 2, "6": 1},
+        f"{padded}, fp32": {"4": 2, "6": 1},
         "packed, bf16": {"4": 2},
     }
     assert details["size"] == dataclasses.asdict(TINY)

@@ -19,6 +19,7 @@ from vipray.inference.protocol import Completion
 from vipray.records import RolloutId, WeightManifest
 
 _LOGPROB = -1.0  # of every token
+_FILLER = 0
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,16 @@ class Script:
         success_prob: by prompt id; the chance of the right answer.
         answer: by prompt id; the right answer.
         latency_s: by rollout id; how long a rollout takes.
+        num_tokens: by rollout id; the length of a completion, the end-of-sequence token included; None: its text's.
+        failure: by rollout id; what a rollout ends with instead of a completion, None for nothing.
         seed: of all draws.
     """
 
     success_prob: Mapping[str, float]
     answer: Mapping[str, str]
     latency_s: Callable[[RolloutId], float] = lambda _: 0.0
+    num_tokens: Callable[[RolloutId], int] | None = None
+    failure: Callable[[RolloutId], Exception | None] = lambda _: None
     seed: int = 0
 
 
@@ -54,11 +59,17 @@ class ScriptedEngine:
             raise WeightSyncError(f"rollout {rollout_id} was asked of an engine that has confirmed no weights yet")
         first = self._version
         await asyncio.sleep(self._script.latency_s(rollout_id))
+        failure = self._script.failure(rollout_id)
+        if failure is not None:
+            raise failure
         key = hashlib.sha256(repr((self._script.seed, first, tuple(rollout_id))).encode()).digest()
         right = np.random.default_rng(list(key)).random() < self._script.success_prob[rollout_id.prompt_id]
         answer = self._script.answer[rollout_id.prompt_id]
         text = answer if right else f"not {answer}, but 0{answer}1"
         token_ids = tuple(text.encode())
+        if self._script.num_tokens is not None:
+            length = self._script.num_tokens(rollout_id)
+            token_ids = (token_ids + (_FILLER,) * length)[:length]
         versions = (first,) * (len(token_ids) - 1) + (self._version,)  # the last token is sampled at the end
         return Completion(token_ids, (_LOGPROB,) * len(token_ids), text, "stop", versions)
 

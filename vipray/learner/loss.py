@@ -84,8 +84,13 @@ def token_logprobs(logits: torch.Tensor, targets: torch.Tensor, temperature: flo
 
 @torch.no_grad()
 def token_entropies(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Entropies [M] in nats of the distributions that `logits` [M, V] stand for at a sampling temperature."""
-    return torch.distributions.Categorical(logits=logits.float() / temperature, validate_args=False).entropy()
+    """Entropies [M] in nats of the distributions that `logits` [M, V] stand for at a sampling temperature.
+
+    H = log Σ exp(l) - Σ p l, in fewer passes over [M, V] than - Σ p log p.
+    """
+    scaled = logits.float() / temperature
+    normaliser = torch.logsumexp(scaled, dim=-1)
+    return normaliser - torch.linalg.vecdot((scaled - normaliser[:, None]).exp_(), scaled)
 
 
 def policy_loss(
