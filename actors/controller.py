@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from actors.generator_pool import GeneratorPool, Publication
+from actors.generator_pool import GeneratorPool, Publication, Replacements
 from actors.handles import Actors
 from actors.rollouts import RolloutBatch, RolloutLimits, RolloutMaker
 from actors.timeline_recorder import TimelineRecorder
@@ -43,6 +43,7 @@ from vipray.config import (
 from vipray.data.sampler import PromptSampler
 from vipray.dispatch.dispatcher import Dispatcher
 from vipray.dispatch.lengths import LengthModel
+from vipray.dispatch.restarts import RestartPolicy
 from vipray.dispatch.staleness import StalenessPolicy
 from vipray.records import RolloutId, Span, TimelineSpan
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics, staleness
@@ -135,7 +136,14 @@ class Controller:
         self._cancel = cancel
         self._clock = clock
         self._timeline = TimelineRecorder()
-        self._pool = GeneratorPool(actors.generators, discard, options.weights.timeout_s, clock)
+        generators = options.generators
+        replacements = Replacements(
+            start=actors.start_generator,
+            policy=RestartPolicy(generators.max_restarts, generators.restart_window_s, generators.restart_backoff_s),
+            start_timeout_s=generators.start_timeout_s,
+            report=observer.on_stage,
+        )
+        self._pool = GeneratorPool(actors.generators, discard, options.weights.timeout_s, replacements, clock)
         self._pool.listeners.append(self._timeline)
         self._lengths = LengthModel(task_of, prior_tokens=options.max_completion_tokens / 2)
         self._plans: asyncio.Queue[_Plan] = asyncio.Queue(maxsize=1)

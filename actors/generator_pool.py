@@ -1,7 +1,8 @@
-"""The generators that are left, and the versions that they have confirmed.
+"""The generators that are left, the versions that they have confirmed, and the replacement of those that are lost.
 
 Each generator has a loader of its own, which brings it the newest version as soon as it is free: no generator waits for
-another, and a slow one skips what has become old meanwhile.
+another, and a slow one skips what has become old meanwhile. A replacement has a new id, so that late results of the
+lost one are never taken for its own; it serves once it has confirmed the newest version.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from actors.waiting import wait_for
+from vipray.dispatch.restarts import RestartAction, RestartPolicy
 from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, WeightSyncError, summary_line
 from vipray.records import Span
 
@@ -31,14 +33,37 @@ class Publication:
     chunks: Sequence[Any]
 
 
+@dataclass(frozen=True)
+class Replacements:
+    """How lost generators are replaced.
+
+    Attributes:
+        start: makes the actor of a new generator, by id.
+        policy: whether and when.
+        start_timeout_s: longest wait for it to be ready.
+        report: is told what happens, in a line.
+    """
+
+    start: Callable[[str], Any]
+    policy: RestartPolicy
+    start_timeout_s: float
+    report: Callable[[str], None]
+
+
 class PoolListener:
     """Is told what happens to generators; does nothing by itself."""
+
+    def on_joined(self, generator_id: str) -> None:
+        """A generator is new in the pool, and has no version yet."""
 
     def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
         """A generator has confirmed a version, which it took in `span`."""
 
     def on_lost(self, generator_id: str, at_s: float) -> None:
         """A generator is out of the pool, since `at_s`."""
+
+    def on_exhausted(self) -> None:
+        """The last replacement that could be made has failed."""
 
     def on_failed(self, error: BaseException) -> None:
         """Something went wrong that no other generator can make up for."""
@@ -51,6 +76,7 @@ class GeneratorPool:
         handles: by generator id.
         discard: ends an actor at once.
         load_timeout_s: longest wait for a generator to take a version.
+        replacements: None replaces nothing.
         clock: wall-clock seconds.
     """
 
@@ -59,32 +85,40 @@ class GeneratorPool:
         handles: Mapping[str, Any],
         discard: Callable[[Any], None],
         load_timeout_s: float,
+        replacements: Replacements | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._clock = clock
         self.handles = dict(handles)
         self.versions: dict[str, int] = {}  # confirmed
-        self.last_error: Exception | None = None
+        self.last_error: BaseException | None = None
         self.listeners: list[PoolListener] = []
         self._discard = discard
         self._load_timeout_s = load_timeout_s
+        self._replacements = replacements
+        self._clock = clock
+        self._next_number = len(self.handles)
         self._wanted: Publication | None = None
         self._loaders: dict[str, asyncio.Task[None]] = {}
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._lost_at: dict[str, tuple[str, float]] = {}  # by replacement, until it serves
 
-    def lose(self, generator_id: str, error: Exception) -> None:
-        """Take a generator out of the pool; does nothing when it is out already."""
+    def lose(self, generator_id: str, error: BaseException) -> None:
+        """Take a generator out of the pool and see to its replacement; does nothing when it is out already."""
         handle = self.handles.pop(generator_id, None)
-        if handle is not None:
-            _log.warning("generator %s is lost: %s", generator_id, summary_line(error))
-            self.last_error = error
-            self.versions.pop(generator_id, None)
-            self._discard(handle)
-            for listener in self.listeners:
-                listener.on_lost(generator_id, self._clock())
+        if handle is None:
+            return
+        at_s = self._clock()
+        _log.warning("generator %s is lost: %s", generator_id, summary_line(error))
+        self.last_error = error
+        self.versions.pop(generator_id, None)
+        self._discard(handle)
+        self._replace(generator_id, at_s)
+        for listener in list(self.listeners):
+            listener.on_lost(generator_id, at_s)
 
     def require(self, what: str) -> None:
-        """Raise `GeneratorsExhaustedError`, with the last loss as its cause, when no generator is left."""
-        if not self.handles:
+        """Raise `GeneratorsExhaustedError`, with the last loss as its cause, where no generator is left or to come."""
+        if not self.handles and not self._replacing:
             cause = "there was none" if self.last_error is None else summary_line(self.last_error)
             raise GeneratorsExhaustedError(
                 f"all generators are lost, {what}; the last one: {cause}"
@@ -94,30 +128,32 @@ class GeneratorPool:
         """Let every generator take a version as soon as it can."""
         self._wanted = publication
         for generator_id in self.handles:
-            if generator_id not in self._loaders or self._loaders[generator_id].done():
-                loader = asyncio.create_task(self._load_newest(generator_id))
-                loader.add_done_callback(self._loaded)
-                self._loaders[generator_id] = loader
+            self._load(generator_id)
 
     async def settled(self) -> None:
         """Wait until every generator that is left has taken the newest version.
 
         Raises:
             WeightSyncError: a generator confirmed another version than it was given.
-            GeneratorsExhaustedError: none is left.
+            GeneratorsExhaustedError: none is left, and none comes.
         """
-        await asyncio.gather(*self._loaders.values())
+        while True:
+            await asyncio.gather(*self._loaders.values())
+            if self.handles or not self._replacing:
+                break
+            await asyncio.wait(self._replacing, return_when=asyncio.FIRST_COMPLETED)
         self.require("none took a version" if self._wanted is None else f"none took version {self._wanted.version}")
 
     def close(self) -> None:
-        """Stop loading."""
-        for loader in self._loaders.values():
-            loader.cancel()
+        """Stop loading and replacing."""
+        for task in (*self._loaders.values(), *self._replacing):
+            task.cancel()
 
-    def _loaded(self, loader: asyncio.Task[None]) -> None:
-        if not loader.cancelled() and (error := loader.exception()) is not None:
-            for listener in self.listeners:
-                listener.on_failed(error)
+    def _load(self, generator_id: str) -> None:
+        if generator_id not in self._loaders or self._loaders[generator_id].done():
+            loader = asyncio.create_task(self._load_newest(generator_id))
+            loader.add_done_callback(self._raise_elsewhere)
+            self._loaders[generator_id] = loader
 
     async def _load_newest(self, generator_id: str) -> None:
         """Bring a generator up to the newest version, which may change while it loads."""
@@ -136,6 +172,57 @@ class GeneratorPool:
                 raise WeightSyncError(
                     f"generator {generator_id} confirmed version {confirmed} instead of {wanted.version}"
                 )
+            if generator_id not in self.handles:  # lost by another call in the meantime
+                return
             self.versions[generator_id] = confirmed
-            for listener in self.listeners:
+            self._report_replacement(generator_id, confirmed)
+            for listener in list(self.listeners):
                 listener.on_confirmed(generator_id, confirmed, span)
+
+    def _replace(self, lost: str, lost_at_s: float) -> None:
+        """Start a replacement if the policy allows one."""
+        if self._replacements is None:
+            return
+        decision = self._replacements.policy.decide(self._clock())
+        self._replacements.report(f"generator {lost} is lost: {decision.action.value}, {decision.reason}")
+        if decision.action is RestartAction.RESTART:
+            task = asyncio.create_task(self._bring_up(self._replacements, lost, lost_at_s, decision.delay_s))
+            self._replacing.add(task)
+            task.add_done_callback(self._replacing.discard)
+            task.add_done_callback(self._raise_elsewhere)
+
+    async def _bring_up(self, replacements: Replacements, lost: str, lost_at_s: float, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        generator_id = f"generator-{self._next_number}"
+        self._next_number += 1
+        handle = replacements.start(generator_id)
+        try:
+            await wait_for(handle.ready.remote(), replacements.start_timeout_s, f"{generator_id} to be ready")
+        except (RayError, WaitTimeoutError) as error:
+            self.last_error = error
+            self._discard(handle)
+            self._replace(generator_id, lost_at_s)
+            if not self.handles and len(self._replacing) == 1:  # this task alone is left
+                self._replacing.clear()
+                for listener in list(self.listeners):
+                    listener.on_exhausted()
+            return
+        self.handles[generator_id] = handle
+        self._lost_at[generator_id] = lost, lost_at_s
+        for listener in list(self.listeners):
+            listener.on_joined(generator_id)
+        self._load(generator_id)
+
+    def _report_replacement(self, generator_id: str, version: int) -> None:
+        if generator_id in self._lost_at and self._replacements is not None:
+            lost, at_s = self._lost_at.pop(generator_id)
+            seconds = self._clock() - at_s
+            self._replacements.report(
+                f"generator {generator_id} serves version {version}, {seconds:.1f} s after the loss of {lost}"
+            )
+
+    def _raise_elsewhere(self, task: asyncio.Task[None]) -> None:
+        """Pass an error that nobody awaits to whoever waits for rollouts."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            for listener in list(self.listeners):
+                listener.on_failed(error)

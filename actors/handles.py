@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Actors:
-    """Handles by role. `num_chunks` is the number of chunks of a weight publication."""
+    """Handles by role.
+
+    Attributes:
+        num_chunks: chunks of a weight publication that each rank gives.
+        start_generator: makes the actor of another generator, by id; `everyone` has it too.
+        started: every actor that was made, those that are lost and those that came later among them.
+    """
 
     predictor: Any
     allocator: Any
@@ -18,8 +24,9 @@ class Actors:
     learners: Sequence[Any]
     writer: Any
     num_chunks: int
+    start_generator: Callable[[str], Any]
+    started: list[Any]
 
     def everyone(self) -> list[Any]:
-        """All handles."""
-        single = [self.predictor, self.allocator, self.writer]
-        return [*single, *self.generators.values(), *self.verifiers, *self.learners]
+        """All handles there are by now."""
+        return list(self.started)

@@ -158,14 +158,23 @@ class RolloutMaker(PoolListener):
         lost = self._dispatcher.leave(generator_id)
         if lost:
             _log.warning("%d rollouts of generator %s are made again", len(lost), generator_id)
-        unfinished = [rollout_id for step in self._steps for rollout_id in self._dispatcher.unfinished(step)]
-        if unfinished:
-            try:
-                total = sum(len(opened.rollout_ids) for opened in self._steps.values())
-                self._pool.require(f"{len(unfinished)} of {total} rollouts are still to be made")
-            except GeneratorsExhaustedError as error:
-                self.on_failed(error)
+        self.on_exhausted()
         self._pump()
+
+    def on_joined(self, generator_id: str) -> None:
+        """A new generator gets rollouts once it has confirmed a version."""
+        self._dispatcher.join(generator_id)
+
+    def on_exhausted(self) -> None:
+        """End every wait where no generator is left for what is unfinished."""
+        unfinished = [rollout_id for step in self._steps for rollout_id in self._dispatcher.unfinished(step)]
+        if not unfinished:
+            return
+        try:
+            total = sum(len(opened.rollout_ids) for opened in self._steps.values())
+            self._pool.require(f"{len(unfinished)} of {total} rollouts are still to be made")
+        except GeneratorsExhaustedError as error:
+            self.on_failed(error)
 
     def _pump(self) -> None:
         """Start whatever there is room for."""

@@ -162,11 +162,13 @@ async def _spawn(
         )
         for _ in range(config.learner.ranks)
     ]
-    generators = {
-        f"generator-{index}": start(
+
+    def start_generator(generator_id: str) -> Any:
+        number = int(generator_id.rpartition("-")[2])
+        return start(
             GeneratorActor,
-            f"generator-{index}",
-            EngineBuilder(config, seed=config.run.seed * 1000 + index),
+            generator_id,
+            EngineBuilder(config, seed=config.run.seed * 1000 + number),
             table,
             threads=config.generators.threads,
             env=_engine_environment(config),
@@ -174,8 +176,9 @@ async def _spawn(
             num_gpus=config.generators.num_gpus * config.generators.tensor_parallel_size,
             max_concurrency=_GENERATOR_CONCURRENCY,
         )
-        for index in range(config.generators.count)
-    }
+
+    names = [f"generator-{index}" for index in range(config.generators.count)]
+    generators = {name: start_generator(name) for name in names}
     on_stage(
         f"starting vLLM in {config.generators.count} generators, FSDP2 in {config.learner.ranks} learner ranks, "
         f"{config.verifiers.count} verifiers, predictor and allocator"
@@ -194,7 +197,7 @@ async def _spawn(
     on_stage(f"the learner computes in {summary}")
     if config.checkpoints.load:
         await _load_checkpoint(learners, config.checkpoints.load, timeout_s, on_stage)
-    return Actors(predictor, allocator, generators, verifiers, learners, writer, num_chunks)
+    return Actors(predictor, allocator, generators, verifiers, learners, writer, num_chunks, start_generator, started)
 
 
 async def _set_up_learners(learners: list[Any], timeout_s: float) -> tuple[int, str]:

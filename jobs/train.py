@@ -123,7 +123,7 @@ async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -
     handles: list[Any] = []
     try:
         actors = await spawn(config, prompts, config.output_dir, observer.on_stage)
-        handles = actors.everyone()
+        handles = actors.started
         options = ControllerOptions(
             steps=config.run.steps,
             max_completion_tokens=config.sampling.max_tokens,

@@ -14,6 +14,7 @@ MODULES = [
     "vipray.allocation.policies",
     "vipray.allocation.relaxed",
     "vipray.predictors.moments",
+    "vipray.dispatch.restarts",
     "vipray.dispatch.staleness",
     "vipray.errors",
     "vipray.verifiers.reasoning_gym",

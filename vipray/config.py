@@ -193,6 +193,9 @@ class GeneratorConfig:
     enforce_eager: bool = True
     start_timeout_s: float = 420.0
     rollout_timeout_s: float = 600.0  # longest silence of a generator that has work
+    max_restarts: int = 8  # lost generators that are replaced within `restart_window_s`; 0: none
+    restart_window_s: float = 1800.0
+    restart_backoff_s: float = 1.0  # before the first replacement; doubles with each further one
 
 
 @dataclass(frozen=True)

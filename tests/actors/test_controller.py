@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -104,6 +105,8 @@ class Setup:
         load_timeout_s=5.0,
         rollout_timeout_s=5.0,
         verdict_timeout_s=5.0,
+        max_restarts=0,
+        replacements=(),
         step_timeout_s=5.0,
     ):
         engines = [ScriptedEngine(SCRIPT), ScriptedEngine(SCRIPT)] if engines is None else engines
@@ -114,6 +117,7 @@ class Setup:
         self.writer = writer or FakeWriter()
         self.recorder = Recorder()
         self.discarded: list[LocalHandle] = []
+        self.replacements = list(replacements)
         actors = Actors(
             predictor=self.predictor,
             allocator=LocalHandle(AllocatorActor(ALLOCATION)),
@@ -125,11 +129,15 @@ class Setup:
             learners=[LocalHandle(self.learner)],
             writer=LocalHandle(self.writer),
             num_chunks=1,
+            start_generator=self.start_generator,
+            started=[],
         )
         options = ControllerOptions(
             steps=steps,
             max_completion_tokens=16,
-            generators=GeneratorConfig(rollout_timeout_s=rollout_timeout_s),
+            generators=GeneratorConfig(
+                rollout_timeout_s=rollout_timeout_s, max_restarts=max_restarts, restart_backoff_s=0.05
+            ),
             verifiers=VerifierConfig(timeout_s=verdict_timeout_s),
             learner=LearnerConfig(step_timeout_s=step_timeout_s),
             pipeline=PipelineConfig(**pipeline or {}),
@@ -143,6 +151,10 @@ class Setup:
         self.controller = Controller(
             actors, sampler, PROMPTS.task_of, options, self.recorder, self.discarded.append, self.cancelled.append
         )
+
+    def start_generator(self, generator_id):
+        engine = self.replacements.pop(0) if self.replacements else ScriptedEngine(SCRIPT)
+        return LocalHandle(GeneratorActor(generator_id, functools.partial(_same, engine), PROMPTS.table))
 
     async def run(self):
         await self.controller.run()
@@ -366,3 +378,33 @@ async def test_a_rollout_that_is_given_up_for_new_weights_is_made_again_and_cost
     assert_batches_are_exact(setup, 2)
     assert [metrics["rollouts/reissued"] for metrics in setup.recorder.metrics] == [24, 24]
     assert setup.discarded == []
+
+
+async def test_a_lost_generator_is_replaced_and_its_replacement_serves_the_newest_version():
+    script = Script(SCRIPT.success_prob, SCRIPT.answer, latency_s=lambda _: 0.01)
+    setup = await Setup(
+        [DyingEngine(script, at=30)], steps=4, max_restarts=2, pipeline={"max_tokens_in_flight": 40}
+    ).run()
+    assert_batches_are_exact(setup, 4)
+    makers = [{row["generator_id"] for row in rows} for _, rows in setup.learner.batches]
+    assert makers == [{"g0"}, {"g0", "generator-1"}, {"generator-1"}, {"generator-1"}]
+    for step, (_, rows) in enumerate(setup.learner.batches):
+        assert {row["policy_version_first"] for row in rows} == {step}
+    said = [text for text in setup.recorder.stages if "generator" in text]
+    assert said[0] == "generator g0 is lost: restart, replacement 1 of at most 2 within 1800 s"
+    assert re.fullmatch(r"generator generator-1 serves version 1, \d+\.\d s after the loss of g0", said[1])
+
+
+class BrokenEngine(ScriptedEngine):
+    """Does not come up."""
+
+    async def start(self):
+        raise RayTaskError("ready", "Traceback\nRuntimeError: no memory", RuntimeError("no memory"))
+
+
+async def test_replacements_that_do_not_come_up_are_tried_again_until_the_budget_is_spent():
+    broken = [BrokenEngine(SCRIPT), ScriptedEngine(SCRIPT)]
+    setup = await Setup([DyingEngine(SCRIPT, at=5)], steps=2, max_restarts=2, replacements=broken).run()
+    assert_batches_are_exact(setup, 2)
+    with pytest.raises(GeneratorsExhaustedError, match=r"of 24 rollouts .* the last one: RuntimeError: no memory"):
+        await Setup([DyingEngine(SCRIPT, at=5)], max_restarts=3, replacements=[BrokenEngine(SCRIPT)] * 3).run()

@@ -13,12 +13,13 @@ import pytest
 import ray
 
 from actors.generator import GeneratorActor
-from actors.generator_pool import GeneratorPool, Publication
+from actors.generator_pool import GeneratorPool, Publication, Replacements
 from actors.rollouts import RolloutLimits, RolloutMaker
 from actors.verifier import VerifierActor
 from tests.actors.fakes import EqualityVerifier, FakeLearner
 from tests.actors.test_controller import PROMPTS
 from vipray.dispatch.dispatcher import Dispatcher
+from vipray.dispatch.restarts import RestartPolicy
 from vipray.dispatch.staleness import StalenessPolicy
 from vipray.errors import GeneratorsExhaustedError
 from vipray.inference.scripted_engine import Script, ScriptedEngine
@@ -94,3 +95,28 @@ async def test_the_last_generators_death_is_named(pool):
     await asyncio.gather(*(kill(handle) for handle in list(pool.handles.values())))
     with pytest.raises(GeneratorsExhaustedError, match=r"of 32 rollouts are still to be made; the last one: .*died"):
         await making
+
+
+async def test_a_killed_generator_is_replaced_by_a_new_actor(local_ray):
+    generator: Any = ray.remote(GeneratorActor)
+
+    def start(name):
+        options = generator.options(num_cpus=0, max_concurrency=100)
+        return options.remote(name, functools.partial(ScriptedEngine, SCRIPT), PROMPTS.table)
+
+    said: list[str] = []
+    replacements = Replacements(start, RestartPolicy(1, 60.0, 0.1), start_timeout_s=20, report=said.append)
+    pool = GeneratorPool({"generator-0": start("generator-0")}, ray.kill, 20, replacements)
+    *chunks, manifest = FakeLearner().publish(0)
+    pool.publish(Publication(0, ray.put(manifest), [ray.put(chunk) for chunk in chunks]))
+    await pool.settled()
+    making = asyncio.create_task(make(pool))
+    await asyncio.sleep(0.8)
+    await kill(pool.handles["generator-0"])
+    batch = await making
+    rows = [row for reference in batch.references for row in (await reference).to_pylist()]
+    made = Counter(row["generator_id"] for row in rows)
+    assert made.keys() == {"generator-0", "generator-1"} and made.total() == len(IDS)
+    assert batch.metrics["rollouts/reissued"] == made["generator-1"]
+    assert "serves version 0" in said[-1]
+    ray.kill(pool.handles["generator-1"])
