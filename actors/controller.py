@@ -143,7 +143,10 @@ class Controller:
             start_timeout_s=generators.start_timeout_s,
             report=observer.on_stage,
         )
-        self._pool = GeneratorPool(actors.generators, discard, options.weights.timeout_s, replacements, clock)
+        load_timeout_s = options.weights.timeout_s
+        if options.weights.in_flight == "wait":  # for the rollouts under way
+            load_timeout_s += generators.rollout_timeout_s
+        self._pool = GeneratorPool(actors.generators, discard, load_timeout_s, replacements, clock)
         self._pool.listeners.append(self._timeline)
         self._lengths = LengthModel(task_of, prior_tokens=options.max_completion_tokens / 2)
         self._plans: asyncio.Queue[_Plan] = asyncio.Queue(maxsize=1)
@@ -188,6 +191,7 @@ class Controller:
         lag = 1 if self._options.pipeline.max_staleness == 0 else 2
         for step in range(self._options.steps):
             observed = await self._observation(step - lag) if step >= lag else None
+            self._observations.pop(step - lag, None)
             prediction = self._actors.predictor.predict.remote(self._sampler.next_batch())
             allocation = self._actors.allocator.allocate.remote(step, prediction)
             await self._plans.put(_Plan(step, observed, prediction, allocation))
@@ -214,12 +218,11 @@ class Controller:
             lengths = [verdict.num_tokens for verdict in batch.verdicts]
             self._lengths.observe([verdict.rollout_id.prompt_id for verdict in batch.verdicts], lengths)
             self._covers.append(batch.span)
-            self._timeline.add_rollouts(step, batch)
             await self._batches.put(_Collected(planning, batch))
 
     async def _learn_loop(self) -> None:
         """Train on each batch in order, and publish."""
-        started = self._clock()
+        started = published_at = self._clock()
         for step in range(self._options.steps):
             waited = self._clock()
             collected = await self._batches.get()
@@ -231,8 +234,6 @@ class Controller:
             (training, span), *_ = await wait_for(_all(trained), self._options.learner.step_timeout_s, what)
             trained_at = self._clock()
             await self._publish(step + 1)
-            if not self._options.pipeline.max_staleness:
-                await self._pool.settled()  # nothing else to do for the learner
             ended = self._clock()
             self._covers = [*self._covers[-_COVERS:], Span(min(batch.span.end_s, dispatched), ended)]
             self._timeline.add("learner", "train", span, step=step)
@@ -246,6 +247,7 @@ class Controller:
                 "time/generation_s": batch.span.duration_s,
                 "time/training_s": trained_at - dispatched,
                 "time/publishing_s": ended - trained_at,
+                "time/loading_s": max(0.0, batch.span.start_s - published_at),
                 "learner/busy_s": span.duration_s,
                 "learner/wait_s": dispatched - waited,
                 **planning.metrics(self._covers),
@@ -258,7 +260,7 @@ class Controller:
             }
             self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
             self._observer.on_spans(self._timeline.flush())
-            started = ended
+            started = published_at = ended
         await wait_for(await self._observation(step), _PLANNING_TIMEOUT_S, "the predictor's last observation")
         await self._saved()
 
@@ -303,7 +305,9 @@ class Controller:
         root, keep = str(self._options.checkpoint_dir.absolute()), checkpoints.keep_last
         saves = [rank.save.remote(root, step, keep) for rank in self._actors.learners]
         what = f"the learner to copy its state after step {step}"
+        start = self._clock()
         await wait_for(_all(saves), self._options.learner.step_timeout_s, what)
+        self._timeline.add("learner", "save", Span(start, self._clock()), step=step - 1)
 
     async def _saved(self) -> None:
         """Wait for the last checkpoint to be complete."""
@@ -342,6 +346,7 @@ class Controller:
             Dispatcher(policy, max_rollouts=max_rollouts, max_tokens=max_tokens),
             RolloutLimits(self._options.generators.rollout_timeout_s, self._options.verifiers.timeout_s, straggler_s),
             self._cancel,
+            self._timeline,
             self._clock,
         )
 

@@ -16,11 +16,12 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from ray.exceptions import RayError, TaskCancelledError
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from actors.generator_pool import GeneratorPool, PoolListener
 from actors.waiting import wait_for
@@ -30,6 +31,7 @@ from vipray.errors import GeneratorsExhaustedError, RolloutAbortedError, WaitTim
 from vipray.records import RolloutId, RolloutReceipt, Span, Verdict
 
 _log = logging.getLogger(__name__)
+_MAX_ERRORS = 3  # engines that a single rollout may make fail
 VERDICTS_AT_ONCE = 4  # of one verifier: enough to keep it busy, few enough for a deadline to mean one verdict
 
 
@@ -55,7 +57,6 @@ class RolloutBatch:
     Attributes:
         references: to one-row record batches.
         verdicts: of the same rollouts.
-        receipts: of the same rollouts.
         dropped: rollouts that were not waited for.
         span: from its first rollout's start to its last verdict.
         metrics: counts, by name.
@@ -63,10 +64,19 @@ class RolloutBatch:
 
     references: tuple[Any, ...]
     verdicts: tuple[Verdict, ...]
-    receipts: tuple[RolloutReceipt, ...]
     dropped: frozenset[RolloutId]
     span: Span
     metrics: Mapping[str, float]
+
+
+class RolloutRecorder(Protocol):
+    """Who keeps book of what was done when."""
+
+    def on_made(self, receipt: RolloutReceipt) -> None:
+        """A generator has made a rollout."""
+
+    def on_scored(self, verdict: Verdict) -> None:
+        """A verifier has scored a rollout."""
 
 
 class RolloutMaker(PoolListener):
@@ -78,6 +88,7 @@ class RolloutMaker(PoolListener):
         dispatcher: decides what starts where, and what counts.
         limits: deadlines.
         cancel: gives up a call that nobody waits for any more.
+        recorder: is told of every rollout that was made or scored, counted or not.
         clock: wall-clock seconds.
     """
 
@@ -88,9 +99,11 @@ class RolloutMaker(PoolListener):
         dispatcher: Dispatcher,
         limits: RolloutLimits,
         cancel: Callable[[Any], None],
+        recorder: RolloutRecorder | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._pool = pool
+        self._recorder = recorder
         self._dispatcher = dispatcher
         self._limits = limits
         self._cancel = cancel
@@ -100,6 +113,7 @@ class RolloutMaker(PoolListener):
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[RolloutId, Any] = {}
         self._heard: dict[str, float] = {}  # when each generator last gave a sign, by the event loop's clock
+        self._errors: Counter[RolloutId] = Counter()  # of engines, by the rollout that they failed on
         self._failure: BaseException | None = None
         for generator_id in pool.handles:
             dispatcher.join(generator_id, pool.versions.get(generator_id))
@@ -110,6 +124,9 @@ class RolloutMaker(PoolListener):
         self._dispatcher.add_step(step, rollout_ids, expected_tokens)
         self._steps[step] = _OpenStep(list(rollout_ids))
         self._pump()
+        self.on_exhausted()
+        if self._failure is not None:
+            self.on_failed(self._failure)
 
     async def finished(self, step: int) -> RolloutBatch:
         """Return a step's rollouts, verified, each exactly once, in the order in which they were asked for.
@@ -125,6 +142,7 @@ class RolloutMaker(PoolListener):
             await opened.is_complete.wait()
         else:
             await opened.completed_within(opened.start_s + self._limits.straggler_s - self._clock())
+            await opened.has_any.wait()
         if self._failure is not None:
             raise self._failure
         metrics = self._dispatcher.metrics(step)
@@ -133,9 +151,8 @@ class RolloutMaker(PoolListener):
         self._abort_superfluous()
         ordered = [opened.done[rollout_id] for rollout_id in opened.rollout_ids if rollout_id in opened.done]
         return RolloutBatch(
-            references=tuple(reference for reference, _, _ in ordered),
-            verdicts=tuple(verdict for _, verdict, _ in ordered),
-            receipts=tuple(receipt for _, _, receipt in ordered),
+            references=tuple(reference for reference, _ in ordered),
+            verdicts=tuple(verdict for _, verdict in ordered),
             dropped=frozenset(dropped),
             span=Span(opened.start_s, self._clock()),
             metrics={f"rollouts/{name}": value for name, value in {**metrics, "dropped": len(dropped)}.items()},
@@ -195,8 +212,8 @@ class RolloutMaker(PoolListener):
         """End every wait with an error; the first one is the cause of what follows."""
         self._failure = self._failure or error
         for opened in self._steps.values():
-            opened.has_begun.set()
-            opened.is_complete.set()
+            for event in (opened.has_begun, opened.has_any, opened.is_complete):
+                event.set()
 
     async def _make(self, generator_id: str, rollout_id: RolloutId) -> None:
         """Have one rollout made and verified."""
@@ -209,22 +226,34 @@ class RolloutMaker(PoolListener):
             receipt = await self._receipt(receipt_reference, generator_id)
         except TaskCancelledError:  # by `_abort_superfluous`
             self._dispatcher.release(rollout_id, generator_id)
+            self._pump()
             return
         except (RayError, WaitTimeoutError) as error:
             if not isinstance(getattr(error, "cause", None), RolloutAbortedError):
                 self._pool.lose(generator_id, error)
+                self._count_error(rollout_id, error)
                 return
             self._dispatcher.reissue(rollout_id, generator_id)
             self._pump()
             return
         finally:
-            self._calls.pop(rollout_id, None)
+            if self._calls.get(rollout_id) is row:  # else another generator makes it by now
+                del self._calls[rollout_id]
+        self._record_made(receipt)
         self._dispatcher.release(rollout_id, generator_id)
         self._pump()
         scored, verdict = await self._verified(row, rollout_id, generator_id)
         if verdict is not None:
-            self._count(rollout_id, generator_id, scored, verdict, receipt)
+            self._record_scored(verdict)
+            self._count(rollout_id, generator_id, scored, verdict)
         self._pump()
+
+    def _count_error(self, rollout_id: RolloutId, error: Exception) -> None:
+        """End the run where a rollout makes engine after engine fail: no replacement would fare better."""
+        if isinstance(error, RayTaskError):  # raised by the engine; a process that died says nothing of the rollout
+            self._errors[rollout_id] += 1
+            if self._errors[rollout_id] >= _MAX_ERRORS:
+                self.on_failed(error)
 
     async def _receipt(self, reference: Any, generator_id: str) -> RolloutReceipt:
         """Wait for a generator as long as it gives any sign: its rollouts queue in its engine."""
@@ -263,17 +292,24 @@ class RolloutMaker(PoolListener):
             return False
         return True
 
-    def _count(
-        self, rollout_id: RolloutId, generator_id: str, scored: Any, verdict: Verdict, receipt: RolloutReceipt
-    ) -> None:
+    def _count(self, rollout_id: RolloutId, generator_id: str, scored: Any, verdict: Verdict) -> None:
         decision = self._dispatcher.complete(rollout_id, generator_id, verdict.policy_version)
         if decision.action is not StalenessAction.ADMIT:
             _log.info("rollout %s of generator %s is not counted: %s", rollout_id, generator_id, decision.reason)
             return
         opened = self._steps[rollout_id.step]
-        opened.done[rollout_id] = (scored, verdict, receipt)
+        opened.done[rollout_id] = (scored, verdict)
+        opened.has_any.set()
         if self._dispatcher.is_complete(rollout_id.step):
             opened.is_complete.set()
+
+    def _record_made(self, receipt: RolloutReceipt) -> None:
+        if self._recorder is not None:
+            self._recorder.on_made(receipt)
+
+    def _record_scored(self, verdict: Verdict) -> None:
+        if self._recorder is not None:
+            self._recorder.on_scored(verdict)
 
     def _abort_superfluous(self) -> None:
         for rollout_ids in self._dispatcher.superfluous().values():
@@ -289,7 +325,8 @@ class _OpenStep:
         self.rollout_ids = rollout_ids
         self.start_s = 0.0  # of its first rollout
         self.has_begun = asyncio.Event()
-        self.done: dict[RolloutId, tuple[Any, Verdict, RolloutReceipt]] = {}
+        self.done: dict[RolloutId, tuple[Any, Verdict]] = {}
+        self.has_any = asyncio.Event()
         self.is_complete = asyncio.Event()
 
     def begin(self, at_s: float) -> None:

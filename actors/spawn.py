@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SHUTDOWN_TIMEOUT_S = 20.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # models are folders, never names on a hub
-_GENERATOR_CONCURRENCY = 1000  # calls of one generator; the engine queues rollouts by itself
+_SPARE_CALLS = 16  # of a generator, beside as many rollouts as its engine makes at once: weights must get through
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ async def _spawn(
             env=_engine_environment(config),
             num_cpus=config.generators.num_cpus,
             num_gpus=config.generators.num_gpus * config.generators.tensor_parallel_size,
-            max_concurrency=_GENERATOR_CONCURRENCY,
+            max_concurrency=config.generators.max_num_seqs + _SPARE_CALLS,
         )
 
     names = [f"generator-{index}" for index in range(config.generators.count)]
@@ -203,17 +203,15 @@ async def _spawn(
 async def _set_up_learners(learners: list[Any], timeout_s: float) -> tuple[int, str]:
     host, port = await wait_for(learners[0].address.remote(), timeout_s, "the first learner rank to be placed")
     setups = [rank.setup.remote(index, len(learners), host, port) for index, rank in enumerate(learners)]
-    results = [await wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
-    num_chunks, summary = results[0]
+    waits = [wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
+    num_chunks, summary = (await asyncio.gather(*waits))[0]  # the first that fails is the cause, not the last to notice
     return num_chunks, summary
 
 
 async def _load_checkpoint(learners: list[Any], folder: str, timeout_s: float, on_stage: Callable[[str], None]) -> None:
     path = str(Path(folder).expanduser().absolute())
-    loads = [rank.load.remote(path) for rank in learners]
-    steps = [
-        await wait_for(load, timeout_s, f"learner rank {index} to load {path}") for index, load in enumerate(loads)
-    ]
+    what = f"the learner to load {path}"
+    steps = await asyncio.gather(*(wait_for(rank.load.remote(path), timeout_s, what) for rank in learners))
     on_stage(f"the learner goes on from {path}, saved after {steps[0]} steps")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from actors.generator_pool import PoolListener
-from actors.rollouts import RolloutBatch
-from vipray.records import Span, TimelineSpan
+from vipray.records import RolloutReceipt, Span, TimelineSpan, Verdict
 
 
 class TimelineRecorder(PoolListener):
@@ -17,14 +16,16 @@ class TimelineRecorder(PoolListener):
         """Note what the only actor of a role did, or what all of them did together."""
         self._spans.append(TimelineSpan(role, role, name, span.start_s, span.end_s, step, version))
 
-    def add_rollouts(self, step: int, batch: RolloutBatch) -> None:
-        """Note who made and who scored the rollouts of a step."""
-        for receipt, verdict in zip(batch.receipts, batch.verdicts, strict=True):
-            made, scored, version = receipt.span, verdict.span, receipt.policy_version_first
-            self._spans += [
-                TimelineSpan(receipt.generator_id, "generator", "generate", made.start_s, made.end_s, step, version),
-                TimelineSpan("verifiers", "verifier", "verify", scored.start_s, scored.end_s, step),
-            ]
+    def on_made(self, receipt: RolloutReceipt) -> None:
+        """A generator has made a rollout, whether it is counted or not."""
+        actor, step, span = receipt.generator_id, receipt.rollout_id.step, receipt.span
+        version = receipt.policy_version_first
+        self._spans.append(TimelineSpan(actor, "generator", "generate", span.start_s, span.end_s, step, version))
+
+    def on_scored(self, verdict: Verdict) -> None:
+        """A verifier has scored a rollout."""
+        step, span = verdict.rollout_id.step, verdict.span
+        self._spans.append(TimelineSpan("verifiers", "verifier", "verify", span.start_s, span.end_s, step))
 
     def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
         """A generator has taken new weights."""

@@ -40,7 +40,8 @@ class TrainingObserver:
             f"step {self.num_steps_done:>3}/{self._num_steps}  reward {metrics['reward/mean']:.3f}  "
             f"n {min(counts)}-{max(counts)} of {sum(counts)}  "
             f"{metrics['step/time_s']:.1f} s = generate {metrics['time/generation_s']:.1f} "
-            f"+ train {metrics['time/training_s']:.1f} + publish {metrics['time/publishing_s']:.1f}  "
+            f"+ train {metrics['time/training_s']:.1f} + publish {metrics['time/publishing_s']:.1f} "
+            f"+ load {metrics['time/loading_s']:.1f}  "
             f"plan {exposed_ms:.1f} ms exposed, {hidden_ms:.1f} hidden{compared}"
         )
 

@@ -23,11 +23,11 @@ from jobs.command import EXIT_INTERRUPTED, EXIT_TERMINATED, exit_status
 from jobs.plan import embedded_cpus, plan_table
 from jobs.progress import TrainingObserver
 from jobs.prompts import count_prompts, read_prompts
-from vipray.checkpoints import read_manifest
+from vipray.checkpoints import complete_checkpoints, read_manifest
 from vipray.config import Config, load_config, to_yaml
 from vipray.config_validation import cautions
 from vipray.data.prompts import PromptSet
-from vipray.errors import VipRayError, summary_line
+from vipray.errors import ConfigError, VipRayError, summary_line
 from vipray.learner.model_folder import check_model_source
 from vipray.report import load_run, summary_table, write_report
 from vipray.run_log import RunLog, check_output_dir
@@ -56,6 +56,10 @@ def command(args: argparse.Namespace) -> int:
     resolve_source("predictor.embedding_model", config.predictor.embedding_model)
     if config.checkpoints.load:
         read_manifest(Path(config.checkpoints.load).expanduser())
+    if config.checkpoints.every_steps and complete_checkpoints(config.checkpoint_dir):
+        raise ConfigError(
+            f"checkpoints.folder={config.checkpoint_dir} holds checkpoints of another run: set it to a new folder"
+        )
     for caution in cautions(config):
         console.print(f"warning: {caution}")
     if args.dry_run:
@@ -77,10 +81,10 @@ def _train(config: Config, prompts: PromptSet, console: Console) -> int:
         )
     log = RunLog(config.output_dir, to_yaml(config), prompts.table)
     observer = TrainingObserver(log, console, config.run.steps)
-    _start_ray(config)
     import ray
 
     try:
+        _start_ray(config)
         status = asyncio.run(_run(config, prompts, observer))
     except (VipRayError, ray.exceptions.RayError, OSError) as error:
         details = log.folder / "error.txt"

@@ -50,24 +50,28 @@ def partial_folder(root: Path, step: int) -> Path:
 
 
 def complete(root: Path, manifest: CheckpointManifest, keep_last: int) -> Path:
-    """Declare a checkpoint complete, then remove all but the newest `keep_last`; return its folder.
+    """Declare a checkpoint complete, then remove all but this one and the newest others, `keep_last` in all.
 
-    The last complete one exists at every moment: the new one takes its name before an old one goes.
+    A complete checkpoint exists at every moment, and nothing that is half removed is taken for one: a folder loses its
+    name before it loses its files. Returns the folder.
     """
     partial, folder = partial_folder(root, manifest.step), root / f"step-{manifest.step:06d}"
     (partial / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
-    if folder.exists():  # a run that was resumed before it comes to the same step again
-        shutil.rmtree(folder)
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already")
     partial.rename(folder)
-    for old in complete_checkpoints(root)[:-keep_last]:
-        shutil.rmtree(old)
+    others = [path for path in complete_checkpoints(root) if path != folder]
+    for old in others[: max(0, len(others) - keep_last + 1)]:
+        unnamed = root / f".{old.name}.old"
+        old.rename(unnamed)
+        shutil.rmtree(unnamed)
     return folder
 
 
 def complete_checkpoints(root: Path) -> list[Path]:
     """Folders of complete checkpoints, oldest first."""
     found = [(int(match[1]), path) for path in root.glob("step-*") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(found) if (path / _MANIFEST).is_file()]
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:

@@ -16,12 +16,13 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from jobs.bench import allocation, learner, pipeline, predictor, verifiers
+from jobs.bench import allocation, learner, pipeline, precision, predictor, verifiers
 from jobs.bench.results import Benchmark
 from jobs.command import exit_status
 from vipray.errors import ConfigError
 
 _NAMES = ("allocation", "predictor", "verifiers", "pipeline", "learner")
+_ON_REQUEST = ("precision",)  # an hour of training runs
 _LOOK_S = 0.5
 _PLAIN_WIDTH = 170  # of the table in a pipe or a file
 
@@ -32,7 +33,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.bench") 
         prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"{' or '.join(_NAMES)}; default: all, learner and pipeline in short"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"{', '.join(_NAMES)}: by default all of them, learner and pipeline in short; on request, because it is "
+        f"an hour of training runs: {', '.join(_ON_REQUEST)}",
     )
     parser.add_argument("--large", action="store_true", help="also a million prompts: a minute, and 3 GB of memory")
     parser.add_argument(
@@ -45,15 +50,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.bench") 
 def command(args: argparse.Namespace) -> int:
     """Run the benchmarks one after the other and print each when it is done."""
     for name in args.names:
-        if name not in _NAMES:
-            raise ConfigError(f"{name!r} is not one of {', '.join(_NAMES)}")
+        if name not in (*_NAMES, *_ON_REQUEST):
+            raise ConfigError(f"{name!r} is not one of {', '.join((*_NAMES, *_ON_REQUEST))}")
     sizes = [predictor.NUM_PROMPTS, *([predictor.LARGE_NUM_PROMPTS] if args.large else [])]
-    benchmarks: dict[str, Callable[[], Benchmark]] = {
+    benchmarks: dict[str, Callable[[], Benchmark | precision.PrecisionBenchmark]] = {
         "allocation": allocation.benchmark,
         "predictor": lambda: predictor.benchmark(sizes),
         "verifiers": lambda: verifiers.benchmark(args.data),
         "pipeline": lambda: pipeline.benchmark(pipeline.SIZES if "pipeline" in args.names else pipeline.SIZES[:1]),
         "learner": lambda: learner.benchmark(thorough="learner" in args.names),
+        "precision": precision.benchmark,
     }
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:

@@ -1,7 +1,7 @@
 """How the weights reach the engines: stochastic or nearest rounding to bf16, fp16, or an fp32 engine, by real runs.
 
-Every mode trains the same demo from the same seeds; engine and learner are compared in every step. Rewards of short
-runs are noisy: the table shows the mean over the seeds and how far they spread.
+Every mode trains the demo, with half of its step, from the same seeds; engine and learner are compared in every step.
+Rewards of short runs are noisy: the table shows the mean over the seeds and how far they spread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from typing import Any
 from rich.table import Table
 
 CONFIG = Path("conf/demo.yaml")
-MODES = {
-    "stochastic, bf16 learner": ("learner.precision=bf16", "weights.rounding=stochastic"),
-    "stochastic, fp32 learner": ("learner.precision=fp32", "weights.rounding=stochastic"),
-    "nearest, bf16 learner": ("learner.precision=bf16", "weights.rounding=nearest"),
-    "fp16, fp32 learner": ("learner.precision=fp32", "weights.rounding=nearest", "generators.dtype=float16"),
-    "fp32, fp32 learner": ("learner.precision=fp32", "weights.rounding=nearest", "generators.dtype=float32"),
-}
-_SETTINGS = ("generators.count=1", "evaluation.rollouts_per_prompt=0")
+MODES = {  # (how weights are published, what the learner computes in)
+    "bf16, stochastic; bf16 learner": ("learner.precision=bf16", "weights.rounding=stochastic"),
+    "bf16, nearest; fp32 learner": ("learner.precision=fp32", "weights.rounding=nearest"),
+    "fp16, nearest; fp32 learner": (
+        "learner.precision=fp32", "weights.rounding=nearest", "generators.dtype=float16",
+    ),
+    "fp32; fp32 learner": ("learner.precision=fp32", "weights.rounding=nearest", "generators.dtype=float32"),
+    "bf16, stochastic; fp32 learner": ("learner.precision=fp32", "weights.rounding=stochastic"),
+    "bf16, nearest; bf16 learner": ("learner.precision=bf16", "weights.rounding=nearest"),
+}  # fmt: skip
+_SETTINGS = (  # half of the demo's step, on one engine
+    "generators.count=1", "allocation.prompts_per_batch=4", "allocation.rollout_budget=32",
+    "evaluation.rollouts_per_prompt=0",
+)  # fmt: skip
 LEARNING_RATES = (1e-5, 1e-6)
 SEEDS = (0, 1, 2)
 STEPS = 12

@@ -259,7 +259,7 @@ class SlowEngine(ScriptedEngine):
 async def test_a_generator_that_does_not_take_a_version_in_time_is_lost_and_the_run_goes_on():
     setup = await Setup([ScriptedEngine(SCRIPT), SlowEngine(SCRIPT)], steps=2, load_timeout_s=0.3).run()
     assert_batches_are_exact(setup, 2)
-    assert [metrics["generators/count"] for metrics in setup.recorder.metrics] == [1, 1]
+    assert len(setup.discarded) == 1 and list(setup.controller._pool.handles) == ["g0"]
 
 
 class FailingLearner(FakeLearner):
@@ -408,3 +408,34 @@ async def test_replacements_that_do_not_come_up_are_tried_again_until_the_budget
     assert_batches_are_exact(setup, 2)
     with pytest.raises(GeneratorsExhaustedError, match=r"of 24 rollouts .* the last one: RuntimeError: no memory"):
         await Setup([DyingEngine(SCRIPT, at=5)], max_restarts=3, replacements=[BrokenEngine(SCRIPT)] * 3).run()
+
+
+async def test_a_rollout_that_makes_engine_after_engine_fail_ends_the_run_with_its_error():
+    error = RayTaskError("generate", "Traceback\nValueError: bad prompt", ValueError("bad prompt"))
+
+    class Poisoned(ScriptedEngine):
+        async def generate(self, rollout_id, prompt_token_ids):
+            if rollout_id.k == 2:
+                raise error
+            return await super().generate(rollout_id, prompt_token_ids)
+
+    spare = [Poisoned(SCRIPT) for _ in range(9)]
+    setup = Setup([Poisoned(SCRIPT)], max_restarts=9, replacements=spare)
+    with pytest.raises(RayTaskError, match="bad prompt"):
+        await setup.run()
+    assert len(setup.discarded) <= 4
+
+
+async def test_generators_that_are_lost_between_steps_are_missed_at_once():
+    engines = [ScriptedEngine(SCRIPT)]
+    setup = Setup(engines, steps=3, learner_s=0.3, pipeline={"max_staleness": 1})
+
+    async def lose():
+        while not setup.learner.batches:
+            await asyncio.sleep(0.01)
+        setup.controller._pool.lose("g0", OSError("unplugged"))
+
+    losing = asyncio.create_task(lose())
+    with pytest.raises(GeneratorsExhaustedError, match="unplugged"):
+        await asyncio.wait_for(setup.run(), 10)
+    await losing

@@ -46,14 +46,15 @@ def test_the_masters_can_be_exported_too(tiny_untied_model, tmp_path):
         assert torch.allclose(weight, published[name].float(), rtol=2**-7), name
 
 
-def test_adapters_are_merged(tiny_model, tmp_path):
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
+def test_adapters_are_merged(rounding, tiny_model, tmp_path):
     config = replace(CONFIG, lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2)
-    published = train_and_save(config, tiny_model, tmp_path, "nearest")
+    published = train_and_save(config, tiny_model, tmp_path, rounding)
     assert main(["export", str(tmp_path / "step-000002"), str(tmp_path / "model")]) == 0
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="auto").state_dict()
-    for name, weight in model.state_dict().items():
-        assert torch.allclose(weight.float(), published[name].float(), rtol=2**-7), name
+    for name, weight in model.state_dict().items():  # the product of A and B may differ in its last bit
+        assert (weight == published[name]).float().mean() > 0.999, name
     moved = [name for name, weight in model.state_dict().items() if not torch.equal(weight, base[name])]
     assert len(moved) == 14 and all("proj" in name for name in moved)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.learner.support import (
     options,
     run_ranks,
 )
+from vipray.checkpoints import complete_checkpoints
 from vipray.config import LearnerConfig, LoraConfig
 from vipray.errors import CheckpointError, ConfigError, LearnerGroupError
 from vipray.learner import policy_model
@@ -147,6 +149,18 @@ def test_checkpoints_are_atomic_and_the_last_ones_are_kept(tiny_model, tmp_path)
         other.load(root / "step-000003")
 
 
+def test_a_checkpoint_is_complete_as_soon_as_it_is_written(tiny_model, tmp_path):
+    """What is on disk must not wait for the next save: the process may be gone by then."""
+    with OneRank(CONFIG, options(tiny_model)) as trainer:
+        trainer.save(tmp_path, 7, keep_last=1)
+        deadline = time.monotonic() + 30
+        while not complete_checkpoints(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [path.name for path in complete_checkpoints(tmp_path)] == ["step-000007"]
+        (tmp_path / "step-000009").mkdir()  # no checkpoint, whatever it is called
+        assert len(complete_checkpoints(tmp_path)) == 1
+
+
 def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_so(tiny_model, tmp_path):
     root = tmp_path / "checkpoints"
     with OneRank(CONFIG, options(tiny_model)) as trainer:
@@ -192,14 +206,14 @@ def test_two_ranks_draw_the_same_image_as_one(tiny_model, tmp_path):
         assert torch.equal(together[name], tensor), name
 
 
-def test_only_tokens_of_the_learners_own_version_are_compared_with_the_engine(tiny_model):
+def test_only_rollouts_of_the_learners_own_version_are_compared_with_the_engine(tiny_model):
     allocation = make_allocation(step=3)
     current = make_rollouts(allocation)
     lengths = [len(batch.to_pylist()[0]["logprobs"]) for batch in current]
     mixed = [
-        changed([batch], policy_version_first=2, policy_versions=[2] * (length - length // 2) + [3] * (length // 2))[0]
-        for batch, length in zip(current, lengths, strict=True)
-    ]
+        changed([batch], policy_version_first=3 - index % 2, policy_version_last=3)[0]
+        for index, batch in enumerate(current)
+    ]  # where new weights came in the midst, later tokens look back at keys of the old ones
     old = changed(current, policy_version_first=2, policy_version_last=2)
     compared = []
     for rollouts in (current, mixed, old):
@@ -207,7 +221,7 @@ def test_only_tokens_of_the_learners_own_version_are_compared_with_the_engine(ti
             metrics = trainer.train(rollouts, allocation)
         compared.append(metrics["engine/logprob_difference/tokens"])
         assert np.isnan(metrics["engine/logprob_difference/mean"]) == (compared[-1] == 0)
-    assert compared == [sum(lengths), sum(length // 2 for length in lengths), 0]
+    assert compared == [sum(lengths), sum(lengths[::2]), 0]
 
 
 def test_several_optimiser_steps_a_batch(tiny_model):
@@ -304,8 +318,6 @@ def test_a_folder_whose_weights_are_not_the_models_is_refused(tiny_model, slidin
 def _stay_away(rendezvous, config, trainer_options, results):
     trainer = Trainer(config, trainer_options, rendezvous)
     if rendezvous.rank == 1:  # comes to no step
-        import time
-
         time.sleep(20)
         return
     try:

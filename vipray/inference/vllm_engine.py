@@ -91,7 +91,8 @@ class VllmEngine:
         if self._version is None:
             raise WeightSyncError(f"rollout {rollout_id} was asked of an engine that has confirmed no weights yet")
         await self._is_confirmed.wait()
-        # The salt keeps the prefix cache from serving keys of older weights, whatever is in flight.
+        # The salt keeps the prefix cache from serving keys of older weights to rollouts that start on newer ones. Those
+        # under way when weights come keep the keys that they have: that is what keeping them means.
         prompt = {"prompt_token_ids": list(prompt_token_ids), "cache_salt": f"version {self._version}"}
         request_id = f"{rollout_id.step}/{rollout_id.prompt_id}/{rollout_id.k}"
         final: Any = None

@@ -131,7 +131,7 @@ def _checked_rows(rollouts: Sequence[pa.RecordBatch], allocation: Allocation, ma
     table = pa.Table.from_batches(list(rollouts), schema=ROLLOUT_SCHEMA)
     check_batch(table, allocation)
     table = table.sort_by([("prompt_id", "ascending"), ("k", "ascending")])  # whatever order they arrived in
-    rows: list[_Row] = table.to_pylist()
+    rows: list[_Row] = table.drop_columns(["text", "extracted", "reason", "policy_versions"]).to_pylist()
     for row in rows:
         name = f"rollout {row['k']} of prompt {row['prompt_id']!r}, step {row['step']}"
         num_tokens, num_logprobs = len(row["completion_token_ids"]), len(row["logprobs"])
@@ -186,7 +186,7 @@ def _weighted(
             logprobs=tuple(row["logprobs"]),
             advantage=advantage,
             token_weight=token_weight(row["prompt_id"], len(row["completion_token_ids"])),
-            num_current=_num_current(row, allocation.step),
+            is_current=row["policy_version_first"] == allocation.step,
         )
 
     chosen = (
@@ -199,13 +199,6 @@ def _weighted(
 
 def _carries_weight(row: _Row, options: BatchOptions) -> bool:
     return bool(row["completion_token_ids"]) and not (options.mask_truncated and _is_truncated(row))
-
-
-def _num_current(row: _Row, version: int) -> int:
-    """Tokens that the policy version which is about to be trained has sampled: none, all, or those at the end."""
-    length = len(row["completion_token_ids"])
-    versions = row["policy_versions"] or [row["policy_version_first"]] * length
-    return sum(sampled == version for sampled in versions)
 
 
 def _is_truncated(row: _Row) -> bool:

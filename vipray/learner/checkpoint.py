@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,18 @@ class Checkpointer:
         masters: trained tensors by name, the optimiser's parameters.
         optimizer: AdamW over `masters`.
         rank: of this process.
+        timeout: of collectives.
     """
 
-    def __init__(self, masters: Mapping[str, Any], optimizer: torch.optim.Optimizer, rank: int) -> None:
+    def __init__(
+        self, masters: Mapping[str, Any], optimizer: torch.optim.Optimizer, rank: int, timeout: timedelta
+    ) -> None:
         self._masters = masters
         self._optimizer = optimizer
         self._rank = rank
-        self._group = dist.new_group(backend="gloo")  # of its own: it is used beside the training's collectives
-        self._pending: tuple[Future[Any], Path, CheckpointManifest, int] | None = None
+        # A group of its own: it is used beside the training's collectives.
+        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._pending: tuple[Future[Any], Path, CheckpointManifest] | None = None
 
     @property
     def shapes(self) -> dict[str, list[int]]:
@@ -59,9 +64,21 @@ class Checkpointer:
             shutil.rmtree(partial, ignore_errors=True)  # left by a crash
             partial.mkdir(parents=True)
         dist.barrier(self._group)
-        future = dcp.async_save(self._state(), checkpoint_id=partial / _SUBFOLDER, process_group=self._group)
-        assert isinstance(future, Future)
-        self._pending = (future, root, manifest, keep_last)
+        written = dcp.async_save(self._state(), checkpoint_id=partial / _SUBFOLDER, process_group=self._group)
+        assert isinstance(written, Future)
+        named: Future[Any] = Future()
+
+        def give_name(written: Future[Any]) -> None:  # at once: a crash must not cost what is on disk
+            try:
+                written.result()
+                if self._rank == 0:  # whose part ends after everybody else's
+                    _log.info("checkpoint %s is complete", complete(root, manifest, keep_last))
+                named.set_result(None)
+            except (CheckpointException, OSError, RuntimeError) as error:
+                named.set_exception(error)
+
+        written.add_done_callback(give_name)
+        self._pending = (named, root, manifest)
 
     def finish(self) -> None:
         """Wait until the last save is complete.
@@ -71,13 +88,10 @@ class Checkpointer:
         """
         if self._pending is None:
             return
-        future, root, manifest, keep_last = self._pending
+        named, root, manifest = self._pending
         self._pending = None
         try:
-            future.result()
-            if self._rank == 0:
-                folder = complete(root, manifest, keep_last)
-                _log.info("checkpoint %s is complete", folder)
+            named.result()
         except (CheckpointException, OSError, RuntimeError) as error:
             raise CheckpointError(
                 f"the checkpoint of step {manifest.step} could not be written below {root}: "
@@ -100,7 +114,10 @@ class Checkpointer:
                 f"{mine.get(name)} here; set model.path and learner.lora as they were"
             )
         state = self._state()
-        dcp.load(state, checkpoint_id=folder / _SUBFOLDER, process_group=self._group)
+        try:
+            dcp.load(state, checkpoint_id=folder / _SUBFOLDER, process_group=self._group)
+        except CheckpointException as error:
+            raise CheckpointError(f"checkpoint {folder} is damaged: {_first_cause(error)}") from None
         for name, master in self._masters.items():
             self._optimizer.state[master]["step"].fill_(float(state["optimizer"][name]["step"]))
         return manifest
@@ -131,6 +148,10 @@ def read_masters(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     try:
         dcp.load({"masters": tensors}, checkpoint_id=folder / _SUBFOLDER, no_dist=True)
     except CheckpointException as error:
-        causes = {str(cause).strip().splitlines()[0] for cause, _ in error.failures.values()}
-        raise CheckpointError(f"checkpoint {folder} does not hold the model's weights: {'; '.join(causes)}") from None
+        raise CheckpointError(f"checkpoint {folder} does not hold the model's weights: {_first_cause(error)}") from None
     return tensors
+
+
+def _first_cause(error: CheckpointException) -> str:
+    cause, _ = next(iter(error.failures.values()))
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0]

@@ -60,7 +60,7 @@ class LossTerms:
     Attributes:
         loss: scalar.
         log_ratio: log θ - log μ.
-        mismatch: log π - log μ of the tokens that π's own version sampled: engine against learner.
+        mismatch: log π - log μ of rollouts that π's own version sampled from their start: engine against learner.
         is_clipped: the clip changed the token's term.
         is_truncated: the token's importance weight hit the cap.
         is_rejected: the token's rollout was rejected.

@@ -35,7 +35,7 @@ class MicroBatch:
         rollout: [M] rollout of each completion token, counted from 0.
         sampling_logprobs: [M] float32, under the policy that sampled.
         advantages: [M] float32.
-        is_current: [M] whether the learner's own version sampled the token.
+        is_current: [M] whether the learner's own version sampled the token's rollout, from its start.
         weights: [M] float32; the loss is the weighted sum over tokens of all micro-batches of all ranks.
         is_filler: it only keeps the ranks in step.
     """
@@ -136,13 +136,9 @@ def _loss_tensors(units: Sequence[Unit]) -> dict[str, Any]:
     lengths = torch.tensor([len(rollout.completion_token_ids) for rollout in rollouts])
     advantages = torch.tensor([rollout.advantage for rollout in rollouts], dtype=torch.float32)
     weights = torch.tensor([rollout.token_weight for rollout in rollouts], dtype=torch.float32)
-    current = [
-        t >= length - (length if rollout.num_current is None else rollout.num_current)
-        for rollout, length in zip(rollouts, lengths.tolist(), strict=True)
-        for t in range(length)
-    ]
+    is_current = torch.tensor([rollout.is_current for rollout in rollouts], dtype=torch.bool)
     return {
-        "is_current": torch.tensor(current, dtype=torch.bool),
+        "is_current": is_current.repeat_interleave(lengths),
         "targets": torch.tensor([token for rollout in rollouts for token in rollout.completion_token_ids]),
         "rollout": torch.arange(len(rollouts)).repeat_interleave(lengths),
         "sampling_logprobs": torch.tensor([v for rollout in rollouts for v in rollout.logprobs], dtype=torch.float32),

@@ -24,7 +24,7 @@ class TrainingRollout:
         logprobs: l log-probabilities under the policy that sampled them.
         advantage: within its group.
         token_weight: share of each of its tokens in the loss.
-        num_current: tokens at its end that the learner's own version sampled; None for all. The others are older.
+        is_current: the learner's own version sampled it, from its first token on.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -32,7 +32,7 @@ class TrainingRollout:
     logprobs: tuple[float, ...]
     advantage: float
     token_weight: float
-    num_current: int | None = None
+    is_current: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from vipray.config import LearnerConfig
 from vipray.learner.attention_mask import attention_mask
@@ -46,7 +48,7 @@ class PolicyModel:
         self._device = torch.device(group.mesh.device_type)
         self._attention = _attention(config, self._device)
         self._has_adapters = bool(config.lora.rank)
-        self._is_alone = group.num_ranks == 1
+        self._group = group
 
         def build(*, lora: bool) -> Any:
             return build_sharded_model(
@@ -93,7 +95,7 @@ class PolicyModel:
         A rank alone has nobody to gather from: its weights stay gathered in between, and gradients add up in place.
         With several ranks, whole gradients would take more memory than a rank has for its share.
         """
-        if self._is_alone:
+        if self._group.num_ranks == 1:
             self.module.set_requires_gradient_sync(is_last)
             self.module.set_reshard_after_forward(False)
             self.module.set_reshard_after_backward(is_last)
@@ -116,8 +118,10 @@ class PolicyModel:
             inputs["position_ids"] = batch.positions
             inputs["attention_mask"] = attention_mask(batch, self._attention, self._dtype)
         logits = module(**inputs).logits.flatten(0, 1)
-        if not torch.is_grad_enabled():
-            module.reshard()  # FSDP keeps the root's weights gathered for a backward pass that does not come
+        if not torch.is_grad_enabled():  # FSDP keeps weights gathered for a backward pass, which does not come
+            for part in module.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()
         if logits.shape[0] != len(batch.select):  # of a padded batch
             logits = logits[batch.select]
         return token_logprobs(logits, batch.targets, self._temperature), token_entropies(logits, self._temperature)
@@ -133,8 +137,8 @@ class PolicyModel:
         unit = _test_unit(self.module.config.vocab_size)
         packed, _ = self.logprobs(packed_micro_batch((unit,)))
         alone = torch.cat([self.logprobs(plain_micro_batch(Unit((rollout,))))[0] for rollout in unit.rollouts])
-        difference = float((packed - alone).abs().max())
-        if difference <= _TEST_TOLERANCE[self._dtype]:  # NaN is not
+        difference = float((packed - alone).abs().max().nan_to_num(nan=math.inf))
+        if not self._group.any(difference > _TEST_TOLERANCE[self._dtype]):
             return None
         return f"packed log-probabilities are off by {difference:.3g} nats in a self-test"
 

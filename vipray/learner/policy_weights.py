@@ -56,6 +56,7 @@ class PolicyWeights:
             else self._trained
         )
         self._published = list(self._names())
+        self.draw_image(0)
 
     def take_gradients(self) -> None:
         """Hand the gradients of the image to the masters."""
@@ -88,7 +89,7 @@ class PolicyWeights:
         with torch.no_grad():
             for name, canonical, tensor in self._published:
                 # An image that was drawn stays as it is: its values lie on the grid already.
-                yield self._rounded(canonical, tensor, version, 0, added.get(name))
+                yield self._rounded(canonical, tensor, version, 0, added.get(name)).cpu()
 
     def _rounded(
         self, name: str, tensor: Any, version: int, substep: int, extra: torch.Tensor | None = None
@@ -98,12 +99,12 @@ class PolicyWeights:
         if extra is not None:
             rows = rows + extra
         if not self._is_stochastic:
-            return rows.to(self._dtype).cpu()
+            return rows.to(self._dtype)
         row_size = math.prod(tensor.shape[1:])
-        return round_stochastically(rows, self._seed, version, substep, name, start=start * row_size).cpu()
+        return round_stochastically(rows, self._seed, version, substep, name, start=start * row_size)
 
     def _names(self) -> Iterator[tuple[str, str, Any]]:
-        """Public name, name of the parameter behind it, and the tensor, of all that an engine loads, in order.
+        """Public name, public name of the parameter behind it, and the tensor, of all that an engine loads, in order.
 
         A tied output head comes under both its names, with the same numbers.
         """
@@ -114,4 +115,5 @@ class PolicyWeights:
             if public is None:
                 continue
             parameter = parameters.get(name, tensor)
-            yield public, first[id(parameter)] if name in parameters else name, parameter
+            behind = first[id(parameter)] if name in parameters else name
+            yield public, public_name(behind) or behind, parameter

@@ -36,16 +36,16 @@ class ProcessGroup:
     def __init__(self, rendezvous: Rendezvous, device_type: str, timeout_s: float) -> None:
         self.rank = rendezvous.rank
         self.num_ranks = rendezvous.num_ranks
-        self._timeout = timedelta(seconds=timeout_s)
+        self.timeout = timedelta(seconds=timeout_s)
         with self.named("joining the group"):
             dist.init_process_group(
                 "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl",
                 init_method=f"tcp://{rendezvous.host}:{rendezvous.port}",
                 rank=self.rank,
                 world_size=self.num_ranks,
-                timeout=self._timeout,
+                timeout=self.timeout,
             )
-            self._roll = dist.new_group(backend="gloo", timeout=self._timeout)
+            self._roll = dist.new_group(backend="gloo", timeout=self.timeout)
         self.mesh: DeviceMesh = init_device_mesh(device_type, (self.num_ranks,))
 
     def roll_call(self, what: str) -> None:
@@ -55,7 +55,7 @@ class ProcessGroup:
             LearnerGroupError: one did not come in time; rank 0 says which.
         """
         with self.named(what):
-            dist.monitored_barrier(self._roll, timeout=self._timeout, wait_all_ranks=True)
+            dist.monitored_barrier(self._roll, timeout=self.timeout, wait_all_ranks=True)
 
     @contextmanager
     def named(self, what: str) -> Iterator[None]:
@@ -66,7 +66,7 @@ class ProcessGroup:
             if isinstance(error, torch.OutOfMemoryError | VipRayError):
                 raise
             hint = (
-                f"; collectives wait learner.collective_timeout_s={self._timeout.total_seconds():g}"
+                f"; collectives wait learner.collective_timeout_s={self.timeout.total_seconds():g}"
                 if any(word in str(error).lower() for word in ("timed out", "monitoredbarrier"))
                 else ""
             )
@@ -82,6 +82,10 @@ class ProcessGroup:
         """Largest over the ranks, in place."""
         dist.all_reduce(values, op=dist.ReduceOp.MAX)
         return values
+
+    def any(self, value: bool) -> bool:
+        """Whether it is true on any rank; a collective."""
+        return bool(self.max(torch.tensor([float(value)])).item())
 
     def leave(self) -> None:
         """Leave the group; nothing happens to who has left already."""

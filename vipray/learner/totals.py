@@ -40,13 +40,18 @@ class StepTotals:
         if compares and len(gap):
             self._largest = torch.maximum(self._largest, gap.max()[None])
 
-    def reduce(self, group: ProcessGroup) -> dict[str, float]:
-        """The figures over all ranks, the same on each of them; a collective."""
+    def reduce(self, group: ProcessGroup, num_steps: int = 1) -> dict[str, float]:
+        """The figures over all ranks, the same on each of them; a collective.
+
+        Args:
+            group: of the ranks.
+            num_steps: optimiser steps, of which the loss is the mean.
+        """
         sums = dict(zip(_SUMS, group.sum(self._sums).tolist(), strict=True))
         histogram, largest = group.sum(self._histogram), float(group.max(self._largest))
         tokens, compared = max(sums["tokens"], 1.0), sums["compared"]
         found = {
-            "learner/loss": sums["loss"],
+            "learner/loss": sums["loss"] / max(num_steps, 1),
             "learner/tokens": sums["tokens"],
             "learner/clipped_share": sums["clipped"] / tokens,
             "learner/truncated_share": sums["truncated"] / tokens,

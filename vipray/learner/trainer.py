@@ -76,8 +76,10 @@ class Trainer:
         torch.set_num_threads(config.threads)
         device_type = "cuda" if config.num_gpus else "cpu"
         publish_dtype: torch.dtype = getattr(torch, options.publish_dtype)
-        dtype = compute_dtype(config.precision, device_type, publish_dtype)
         self._group = ProcessGroup(rendezvous, device_type, config.collective_timeout_s)
+        dtype = compute_dtype(config.precision, device_type, publish_dtype)
+        if self._group.any(dtype == torch.float32):  # machines may differ
+            dtype = torch.float32
         try:
             with self._group.named("loading the model"):
                 self._model = PolicyModel(
@@ -95,7 +97,9 @@ class Trainer:
             seed=options.seed,
         )
         self._optimizer = PolicyOptimizer(config, self._weights, options.total_steps)
-        self._checkpointer = Checkpointer(self._weights.masters, self._optimizer.adamw, self._group.rank)
+        self._checkpointer = Checkpointer(
+            self._weights.masters, self._optimizer.adamw, self._group.rank, self._group.timeout
+        )
         self._manifest = self._weights.plan(options.chunk_nbytes)
         self._batch_options = _batch_options(config, options)
         self._objective = _objective(config)
@@ -179,22 +183,25 @@ class Trainer:
         planned = [self._micro_batches(minibatch) for minibatch in batch.minibatches]
         start = self._start_logprobs([micro for micros, _ in planned for micro in micros], batch)
         totals, results = StepTotals(), list[StepResult]()
+        if not any(micros for micros, _ in planned):  # nothing to learn, but the engine is checked against the learner
+            with torch.no_grad():
+                for micro_batch in self._micro_batches(batch.silent_groups[:1])[0]:
+                    self._loss(micro_batch, None, totals, compares=True)
+        is_drawn = False  # whether the weights are no longer those that sampled
         for number, (micro_batches, _) in enumerate(planned):
             for index, micro_batch in enumerate(micro_batches):
                 self._model.will_accumulate(is_last=index == len(micro_batches) - 1)
-                terms = self._loss(micro_batch, next(start), totals, compares=not results)
+                terms = self._loss(micro_batch, next(start), totals, compares=not is_drawn)
                 # FSDP averages gradients over the ranks; the loss is a sum over them.
                 (terms.loss * self._group.num_ranks).backward()
             if micro_batches:
                 results.append(self._optimizer.step(step * len(planned) + number))
-            self._weights.draw_image(step + 1, substep=len(planned) - 1 - number)
-        if not results:  # nothing to learn from, but the engine is still checked against the learner
-            with torch.no_grad():
-                for micro_batch in self._micro_batches(batch.silent_groups[:1])[0]:
-                    self._loss(micro_batch, None, totals, compares=True)
+            if micro_batches or number == len(planned) - 1:
+                self._weights.draw_image(step + 1, substep=len(planned) - 1 - number)
+                is_drawn = True
         balances = [balance for micro_batches, balance in planned if micro_batches]
         return {
-            **totals.reduce(self._group),
+            **totals.reduce(self._group, num_steps=len(results)),
             **batch.metrics,
             **_optimizer_metrics(results),
             "learner/balance": sum(balances) / len(balances) if balances else 1.0,
