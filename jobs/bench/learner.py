@@ -60,18 +60,18 @@ def benchmark(
     repeats = repeats or (3 if thorough else 2)
     batch = batch or BatchSize()
     step = step or whole_step.StepSize(steps=4 if thorough else 3)
-    row, steps = whole_step.compare(step, cores=_CORES, overrides=[f"model.path={model}"])
+    whole, steps = whole_step.compare(step, cores=_CORES, overrides=[f"model.path={model}"])
     rows, training = _training(batch, model, LONGER_GROUPS if thorough else (), repeats)
     targets = [
         Target(f"ratio of {found.what} to {found.alternative}", limit, found.ratio, "times", at_least=True)
-        for found, limit in ((rows[0], MIN_PACKING_RATIO), (row, MIN_STEP_RATIO))
+        for found, limit in ((rows[0], MIN_PACKING_RATIO), (whole[0], MIN_STEP_RATIO))
         if found.ratio is not None
     ]
     title = (
         f"Learner, {Path(model).name}, on {_CORES} cores ({HOW_LIMITED}); training: {batch.prompt_tokens} + "
         f"{batch.completion_tokens} random tokens, all groups with a signal; whole step: the demo's prompts and engines"
     )
-    return Benchmark(title, (*rows, row), tuple(targets), {"training": training, "whole_step": steps})
+    return Benchmark(title, (*rows, *whole), tuple(targets), {"training": training, "whole_step": steps})
 
 
 def _training(

@@ -34,7 +34,8 @@ TRL_VERSION = "1.16.0"
 _SHARED_VERSIONS = ("torch", "transformers")  # TRL runs on the very builds that we run on
 _OTHER_REQUIREMENTS = ("accelerate==1.15.0", "datasets==5.2.0")
 _SCRIPT = Path(__file__).with_name("trl_step.py")
-_PARTS = ("generation", "training", "publishing")
+PRECISIONS = ("auto", "fp32")  # the default, which is bf16 where the processor multiplies it; and what TRL trains in
+_PARTS = ("generation", "training", "publishing", "loading")
 _MICRO_BATCH = 16  # rollouts that TRL trains on at once: on 2 cores it took 0.8 of the processor time of 64 at once
 _TIMEOUT_S = 1800.0
 _ENDING_TIMEOUT_S = 60.0  # to end a run's processes in good order
@@ -56,8 +57,10 @@ class RunError(VipRayError):
 
 def compare(
     size: StepSize, *, cores: int, overrides: Sequence[str] = (), cache_dir: str = CACHE_DIR
-) -> tuple[Comparison, dict[str, Any]]:
-    """Measure the median step of both; where TRL is not to be had, the comparison's note says why.
+) -> tuple[list[Comparison], dict[str, Any]]:
+    """Measure the median step of both, ours as it trains by default and in fp32, in which TRL trains.
+
+    Where TRL is not to be had, the comparison's note says why.
 
     Args:
         size: of the step.
@@ -70,27 +73,31 @@ def compare(
     """
     with tempfile.TemporaryDirectory(prefix="vipray-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        settings = [*settings_of(size), f"run.output_root={folder}", "run.name=ours", *overrides]
+        ours = {}
+        for precision in PRECISIONS:
+            settings = [*settings_of(size, precision), f"run.output_root={folder}", f"run.name={precision}", *overrides]
+            command = [sys.executable, "-m", "jobs.train", str(DEMO), *settings]
+            run_logged(command, folder / f"{precision}.log", cores=cores)
+            ours[precision] = read_steps(folder / precision)
         config = load_config(DEMO, settings)
-        run_logged([sys.executable, "-m", "jobs.train", str(DEMO), *settings], folder / "vipray.log", cores=cores)
-        ours = read_steps(folder / "ours")
         try:
-            trl = _train_with_trl(trl_task(config, size, folder / "ours", cores), folder, cache_dir)
+            trl = _train_with_trl(trl_task(config, size, folder / PRECISIONS[-1], cores), folder, cache_dir)
             missing = ""
         except (InstallationError, RunError) as error:
             trl, missing = None, str(error)
-    return _comparison(size, ours, trl, missing), {"ours": ours, "trl": trl or {"missing": missing}}
+    rows = [_comparison(size, precision, steps, trl, missing) for precision, steps in ours.items()]
+    return rows, {"ours": ours, "trl": trl or {"missing": missing}}
 
 
-def settings_of(size: StepSize) -> list[str]:
-    """The settings by which the demo's run becomes comparable: equal n, training in fp32, no evaluation."""
+def settings_of(size: StepSize, precision: str) -> list[str]:
+    """The settings by which the demo's run becomes comparable: equal n, no evaluation."""
     return [
         f"run.steps={size.steps}",
         f"allocation.prompts_per_batch={size.prompts}",
         f"allocation.rollout_budget={size.prompts * size.rollouts}",
         "allocation.policy=uniform",
         f"sampling.max_tokens={size.max_tokens}",
-        "learner.precision=fp32",
+        f"learner.precision={precision}",
         "evaluation.rollouts_per_prompt=0",
     ]
 
@@ -205,16 +212,21 @@ def _micro_batch(size: StepSize) -> int:
 
 
 def _comparison(
-    size: StepSize, ours: Sequence[Mapping[str, float]], trl: Mapping[str, Any] | None, missing: str
+    size: StepSize,
+    precision: str,
+    ours: Sequence[Mapping[str, float]],
+    trl: Mapping[str, Any] | None,
+    missing: str,
 ) -> Comparison:
+    how = "by default" if precision == "auto" else f"in {precision}"
     counted = ours[1:]
     parts = [f"{part} {quantity(median(step[f'time/{part}_s'] for step in counted), 's')}" for part in _PARTS]
     silent = median(step["groups/without_signal"] for step in counted)
     note = f"ours: {', '.join(parts)}; {silent:g} of {size.prompts} groups without a signal, which TRL trains on too"
     return Comparison(
-        f"a whole step, {size.prompts} x {size.rollouts}, at most {size.max_tokens} tokens",
+        f"a whole step, {size.prompts} x {size.rollouts}, at most {size.max_tokens} tokens, {how}",
         median(step["step/time_s"] for step in counted),
-        f"TRL {TRL_VERSION} GRPOTrainer, micro-batches of {_micro_batch(size)}",
+        f"TRL {TRL_VERSION} GRPOTrainer, fp32, micro-batches of {_micro_batch(size)}",
         None if trl is None else median(trl["step_s"][1:]),
         note=note if trl is not None else f"TRL not measured: {missing}",
     )

@@ -97,7 +97,7 @@ def test_targets_are_lower_limits_of_ratios_and_only_of_what_was_measured(monkey
 
     def compare(size, **_):
         sizes.append(size)
-        return Comparison("a step", 2.0, "TRL", theirs, note="why"), {"ours": []}
+        return [Comparison("a step", 2.0, "TRL", theirs, note="why")], {"ours": []}
 
     monkeypatch.setattr(learner, "_training", lambda *_: ([packing], {"seconds": {}}))
     monkeypatch.setattr(whole_step, "compare", compare)
@@ -137,7 +137,7 @@ def fake_run(folder: Path, n: int = 2) -> Path:
     rows = [{"step": step, "prompt_id": prompt_id, "n": n} for step, prompt_id in order]
     pq.write_table(pa.Table.from_pylist(rows[2:] + rows[:2]), folder / "allocations.parquet")
     metrics = [
-        {"step/time_s": s, "time/generation_s": 1.0, "time/training_s": s - 2, "time/publishing_s": 1.0,
+        {"step/time_s": s, "time/generation_s": 1.0, "time/training_s": s - 2, "time/publishing_s": 1.0, "time/loading_s": 0.5,
          "groups/without_signal": 1.0}
         for s in (90.0, 10.0, 12.0)
     ]  # fmt: skip
@@ -149,7 +149,9 @@ SIZE = StepSize(prompts=2, rollouts=2, max_tokens=4, steps=3)
 
 
 def test_trl_is_given_the_prompts_of_each_step_and_the_same_settings(tiny_model, tmp_path):
-    config = load_config(DEMO, [*whole_step.settings_of(SIZE), "allocation.lower=2", f"model.path={tiny_model}"])
+    config = load_config(
+        DEMO, [*whole_step.settings_of(SIZE, "fp32"), "allocation.lower=2", f"model.path={tiny_model}"]
+    )
     task = whole_step.trl_task(config, SIZE, fake_run(tmp_path / "run"), threads=1)
     chats = [prompt["messages"] for prompt in task["prompts"]]
     assert chats == [[{"role": "user", "content": f"{q} + 1"}] for q in (3, 4, 5, 0, 1, 2)]
@@ -168,7 +170,7 @@ def test_without_trl_our_step_is_reported_with_the_reason(monkeypatch, tiny_mode
 
     def run(command, log, **_):
         commands.append(command)
-        fake_run(log.parent / "ours")
+        fake_run(log.parent / log.stem)
 
     def refuse(*_):
         raise InstallationError("no network")
@@ -176,10 +178,14 @@ def test_without_trl_our_step_is_reported_with_the_reason(monkeypatch, tiny_mode
     monkeypatch.setattr(whole_step, "run_logged", run)
     monkeypatch.setattr(whole_step, "ensure_environment", refuse)
     more = ["allocation.lower=2", f"model.path={tiny_model}"]
-    row, details = whole_step.compare(SIZE, cores=1, overrides=more)
-    assert (row.ours, row.theirs, row.ratio) == (11.0, None, None)  # the first step does not count
-    assert row.note == "TRL not measured: no network"
-    assert details["trl"] == {"missing": "no network"} and len(details["ours"]) == 3
+    rows, details = whole_step.compare(SIZE, cores=1, overrides=more)
+    assert [row.what.rpartition(", ")[2] for row in rows] == ["by default", "in fp32"]
+    for row in rows:
+        assert (row.ours, row.theirs, row.ratio) == (11.0, None, None)  # the first step does not count
+        assert row.note == "TRL not measured: no network"
+    assert details["trl"] == {"missing": "no network"}
+    assert {precision: len(steps) for precision, steps in details["ours"].items()} == {"auto": 3, "fp32": 3}
+    assert [command[-4] for command in commands] and "learner.precision=fp32" in commands[1]
     assert commands[0][1:4] == ["-m", "jobs.train", str(DEMO)]
     assert {"allocation.policy=uniform", "run.steps=3", *more} <= set(commands[0])
 
@@ -248,7 +254,9 @@ def test_trl_trains_on_the_task(tiny_model, tmp_path):
         pytest.skip(f"`python -m jobs.bench learner` has not installed TRL to {folder} yet")
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     run = fake_run(tmp_path / "run")
-    config = load_config(DEMO, [*whole_step.settings_of(SIZE), "allocation.lower=2", f"model.path={tiny_model}"])
+    config = load_config(
+        DEMO, [*whole_step.settings_of(SIZE, "fp32"), "allocation.lower=2", f"model.path={tiny_model}"]
+    )
     task = whole_step.trl_task(config, SIZE, run, threads=1)
     with pytest.raises(RunError, match="ValueError: the chat template gives other tokens"):
         whole_step._train_with_trl(task, tmp_path, whole_step.CACHE_DIR)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipray.learner.loss import Objective, policy_loss, token_entropies, token_logprobs
+from vipray.learner.loss import Objective, policy_loss, token_logprobs
 from vipray.learner.micro_batch import packed_micro_batch
 from vipray.learner.packing import TrainingRollout, Unit
 
@@ -84,6 +84,10 @@ def test_no_log_probability_makes_the_gradient_infinite(values, correction):
 
 def test_log_probabilities_and_entropies_are_those_of_the_tempered_distribution():
     logits, targets = torch.randn(4, 7), torch.tensor([0, 3, 6, 2])
-    expected = torch.log_softmax(logits / 0.7, -1)
-    assert torch.allclose(token_logprobs(logits, targets, 0.7), expected[torch.arange(4), targets], atol=1e-6)
-    assert torch.allclose(token_entropies(logits, 0.7), -(expected.exp() * expected).sum(-1), atol=1e-5)
+    for temperature in (0.7, 1.0):
+        expected = torch.distributions.Categorical(logits=logits / temperature)
+        logprobs, entropies = token_logprobs(logits, targets, temperature)
+        assert torch.allclose(logprobs, expected.log_prob(targets), atol=1e-6)
+        assert torch.allclose(entropies, expected.entropy(), atol=1e-5)
+    logits[0, 1] = -torch.inf  # a token that is impossible
+    assert torch.isfinite(token_logprobs(logits, targets, 1.0)[1]).all()

@@ -67,7 +67,7 @@ def _logprobs(model, batch, attention="sdpa"):
         attention_mask=attention_mask(batch, attention, torch.float32),
         logits_to_keep=batch.keep,
     )
-    return token_logprobs(output.logits.flatten(0, 1)[batch.select], batch.targets, 1.0)
+    return token_logprobs(output.logits.flatten(0, 1)[batch.select], batch.targets, 1.0)[0]
 
 
 def _alone(model):

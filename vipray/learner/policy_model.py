@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from vipray.config import LearnerConfig
 from vipray.learner.attention_mask import attention_mask
 from vipray.learner.lora import set_adapters
-from vipray.learner.loss import token_entropies, token_logprobs
+from vipray.learner.loss import token_logprobs
 from vipray.learner.micro_batch import MicroBatch, packed_micro_batch, plain_micro_batch
 from vipray.learner.packing import TrainingRollout, Unit, why_not_packed
 from vipray.learner.process_group import ProcessGroup
@@ -124,7 +124,7 @@ class PolicyModel:
                     part.reshard()
         if logits.shape[0] != len(batch.select):  # of a padded batch
             logits = logits[batch.select]
-        return token_logprobs(logits, batch.targets, self._temperature), token_entropies(logits, self._temperature)
+        return token_logprobs(logits, batch.targets, self._temperature)
 
     @torch.no_grad()
     def _why_plain(self, packing: str) -> str | None:

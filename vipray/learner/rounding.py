@@ -16,7 +16,7 @@ import torch
 
 _DROPPED_BITS = 16  # a float32 has 16 mantissa bits more than a bfloat16
 _LOW_BITS = (1 << _DROPPED_BITS) - 1
-_BLOCK = 1 << 18  # weights at once: the temporaries stay in the cache
+_BLOCK = 1 << 15  # weights at once: they stay in the cache, and torch starts no threads that would wait for each other
 
 
 def round_stochastically(values: torch.Tensor, *key: int | str, start: int = 0) -> torch.Tensor:
@@ -33,8 +33,9 @@ def round_stochastically(values: torch.Tensor, *key: int | str, start: int = 0) 
     for first in range(0, len(flat), _BLOCK):
         block = flat[first : first + _BLOCK]
         noise = _noise(seed, start + first, len(block), values.device)
-        bits = block.view(torch.int32).add(noise).bitwise_and_(~_LOW_BITS)
-        rounded[first : first + _BLOCK] = torch.where(torch.isfinite(block), bits.view(torch.float32), block)
+        # An infinity has nothing to carry, and a NaN with its usual bits stays one.
+        bits = noise.add_(block.view(torch.int32)).bitwise_and_(~_LOW_BITS)
+        rounded[first : first + _BLOCK] = bits.view(torch.float32)
     return rounded.view(values.shape)
 
 
