@@ -137,8 +137,8 @@ def fake_run(folder: Path, n: int = 2) -> Path:
     rows = [{"step": step, "prompt_id": prompt_id, "n": n} for step, prompt_id in order]
     pq.write_table(pa.Table.from_pylist(rows[2:] + rows[:2]), folder / "allocations.parquet")
     metrics = [
-        {"step/time_s": s, "time/generation_s": 1.0, "time/training_s": s - 2, "time/publishing_s": 1.0, "time/loading_s": 0.5,
-         "groups/without_signal": 1.0}
+        {"step/time_s": s, "time/generation_s": 1.0, "time/training_s": s - 2, "time/publishing_s": 1.0,
+         "time/loading_s": 0.5, "groups/without_signal": 1.0}
         for s in (90.0, 10.0, 12.0)
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
