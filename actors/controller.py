@@ -1,13 +1,14 @@
 """The controller: one loop for each stage of a step, connected by references and bounded queues.
 
     plan ──► [plans] ──► open ──► rollouts of the step ──► collect ──► [batches] ──► learn ──► publish
-     ▲                                                       │                         │          │
-     └──────────────────── observed ◄────────────────────────┘                         │          │
-                           version confirmed by a generator ◄──────────────────────────┴──────────┘
+     ▲                                    ▲                                            │          │
+     └──────────── observed ◄─────────────┼────────────────────────────────────────────┘          │
+                                          └──── version confirmed by a generator ◄────────────────┘
 
 What unblocks each loop:
 
-    plan      the outcomes that step t may know: of step t - 1, or of t - 2 where generation overlaps with training
+    plan      the outcomes that step t may know: of step t - 1, or of t - 2 where generation overlaps with training;
+              the predictor is told of them once the learner trains on them
     open      an allocation; its rollouts start at each generator that has confirmed a version young enough
     collect   the last verdict of step t
     learn     the batch of step t; then version t + 1 goes out, to each generator as soon as that can take it
@@ -173,7 +174,7 @@ class Controller:
 
     async def _train(self) -> None:
         policy = StalenessPolicy(self._options.pipeline.max_staleness, self._options.pipeline.on_stale)
-        rollouts = self._rollout_maker(policy, self._options.pipeline.straggler_deadline_s)
+        rollouts = self._rollout_maker(policy, self._timeline, self._options.pipeline.straggler_deadline_s)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._plan_loop())
@@ -211,10 +212,6 @@ class Controller:
             planning = await self._opened.get()
             batch = await rollouts.finished(step)
             planning = replace(planning, allocation=replace(planning.allocation, dropped=batch.dropped))
-            prompt_ids = planning.allocation.prompt_ids
-            successes, trials = count_evidence(prompt_ids, batch.verdicts)
-            call = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
-            self._observation(step).set_result(call)
             lengths = [verdict.num_tokens for verdict in batch.verdicts]
             self._lengths.observe([verdict.rollout_id.prompt_id for verdict in batch.verdicts], lengths)
             self._covers.append(batch.span)
@@ -230,17 +227,20 @@ class Controller:
             await self._write("rollouts", step, batch)
             dispatched = self._clock()
             trained = [rank.train.remote(planning.allocation, *batch.references) for rank in self._actors.learners]
+            prompt_ids = planning.allocation.prompt_ids
+            successes, trials = count_evidence(prompt_ids, batch.verdicts)
+            # Not before training is under way: only the next plan needs it, and that waits for nothing else.
+            observed = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
+            self._observation(step).set_result(observed)
             what = f"the learner's step {step}"
             (training, span), *_ = await wait_for(_all(trained), self._options.learner.step_timeout_s, what)
             trained_at = self._clock()
             await self._publish(step + 1)
             ended = self._clock()
-            self._covers = [*self._covers[-_COVERS:], Span(min(batch.span.end_s, dispatched), ended)]
-            self._timeline.add("learner", "train", span, step=step)
+            self._covers = [*self._covers[-_COVERS:], Span(dispatched, ended)]
+            self._timeline.add("learner", "train", Span(dispatched, trained_at), step=step)
             self._timeline.add("learner", "publish", Span(trained_at, ended), version=step + 1)
             await self._save(step + 1)
-            prompt_ids = planning.allocation.prompt_ids
-            successes, trials = count_evidence(prompt_ids, batch.verdicts)
             metrics = {
                 "step": step,
                 "step/time_s": ended - started,
@@ -261,7 +261,7 @@ class Controller:
             self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
             self._observer.on_spans(self._timeline.flush())
             started = published_at = ended
-        await wait_for(await self._observation(step), _PLANNING_TIMEOUT_S, "the predictor's last observation")
+        await wait_for(observed, _PLANNING_TIMEOUT_S, "the predictor's last observation")
         await self._saved()
 
     def _observation(self, step: int) -> asyncio.Future[Any]:
@@ -321,7 +321,7 @@ class Controller:
             return
         prompt_ids = list(self._task_of)
         self._observer.on_stage(f"evaluating {len(prompt_ids)} prompts with {n} rollouts each after {step} steps")
-        rollouts = self._rollout_maker(StalenessPolicy(0), None)
+        rollouts = self._rollout_maker(StalenessPolicy(0))  # the timeline is of training
         expected = dict(zip(prompt_ids, self._lengths.expect(prompt_ids).tolist(), strict=True))
         try:
             rollouts.open(step, [RolloutId(step, prompt_id, k) for prompt_id in prompt_ids for k in range(n)], expected)
@@ -337,7 +337,9 @@ class Controller:
             ]
         )
 
-    def _rollout_maker(self, policy: StalenessPolicy, straggler_s: float | None) -> RolloutMaker:
+    def _rollout_maker(
+        self, policy: StalenessPolicy, recorder: TimelineRecorder | None = None, straggler_s: float | None = None
+    ) -> RolloutMaker:
         max_rollouts = self._options.generators.max_num_seqs
         max_tokens = self._options.pipeline.max_tokens_in_flight or max_rollouts * self._options.max_completion_tokens
         return RolloutMaker(
@@ -346,7 +348,7 @@ class Controller:
             Dispatcher(policy, max_rollouts=max_rollouts, max_tokens=max_tokens),
             RolloutLimits(self._options.generators.rollout_timeout_s, self._options.verifiers.timeout_s, straggler_s),
             self._cancel,
-            self._timeline,
+            recorder,
             self._clock,
         )
 

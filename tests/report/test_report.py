@@ -42,6 +42,7 @@ def metrics_row(step: int, **changed: float) -> dict[str, Any]:
         "time/generation_s": 4.0,
         "time/training_s": 5.0,
         "time/publishing_s": 0.5,
+        "time/loading_s": 0.0,
         "predictor/exposed_s": 0.1,
         "predictor/hidden_s": 0.02,
         "allocator/exposed_s": 0.05,

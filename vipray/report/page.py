@@ -63,6 +63,7 @@ def render_page(run: RunData) -> str:
             "time_split": Markup(time_split_svg(run)),
             "timeline": Markup(timeline_svg(run)) if run.timeline else None,
         },
+        is_overlapping=run.steps.is_overlapping,
         step_times=summary.step_time_table(run),
         config_text=run.config_text,
     )

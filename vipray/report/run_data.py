@@ -40,6 +40,7 @@ class Steps:
     generation_s: FloatArray
     training_s: FloatArray
     publishing_s: FloatArray
+    loading_s: FloatArray  # from publishing to the first rollout of the new version
     predictor_exposed_s: FloatArray
     predictor_hidden_s: FloatArray
     allocator_exposed_s: FloatArray
@@ -63,8 +64,16 @@ class Steps:
     @property
     def other_s(self) -> FloatArray:
         """[S] seconds of the step that no named part accounts for."""
-        named = self.generation_s + self.training_s + self.publishing_s + self.exposed_s
-        return np.maximum(self.time_s - named, 0.0)
+        return np.maximum(self.time_s - self._named_s, 0.0)
+
+    @property
+    def is_overlapping(self) -> bool:
+        """Whether the parts take longer than the steps, because some run at the same time."""
+        return bool(np.nansum(self._named_s) > 1.05 * np.nansum(self.time_s))
+
+    @property
+    def _named_s(self) -> FloatArray:
+        return self.generation_s + self.training_s + self.publishing_s + self.loading_s + self.exposed_s
 
 
 @dataclass(frozen=True)
@@ -188,6 +197,7 @@ def _steps(rows: Sequence[Mapping[str, Any]], path: Path) -> Steps:
         generation_s=floats("time/generation_s"),
         training_s=floats("time/training_s"),
         publishing_s=floats("time/publishing_s"),
+        loading_s=floats("time/loading_s"),
         predictor_exposed_s=floats("predictor/exposed_s"),
         predictor_hidden_s=floats("predictor/hidden_s"),
         allocator_exposed_s=floats("allocator/exposed_s"),

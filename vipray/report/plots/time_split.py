@@ -18,6 +18,7 @@ NAME = "time"
 DESCRIPTION = "Time of each step by part, and time of predictor and allocator that ran behind training"
 MAX_BARS = 80
 GENERATION, TRAINING, PUBLISHING, PREDICTOR, ALLOCATOR = SERIES[0], SERIES[1], SERIES[2], SERIES[3], SERIES[4]
+LOADING = SERIES[6]
 
 
 def time_split_svg(run: RunData) -> str:
@@ -37,6 +38,7 @@ def _draw_parts(axes: Axes, run: RunData) -> dict[str, BarContainer]:
         "generation": (steps.generation_s, GENERATION),
         "training": (steps.training_s, TRAINING),
         "publishing": (steps.publishing_s, PUBLISHING),
+        "loading": (steps.loading_s, LOADING),
         "other": (steps.other_s, MUTED),
         "predictor, exposed": (steps.predictor_exposed_s, PREDICTOR),
         "allocator, exposed": (steps.allocator_exposed_s, ALLOCATOR),

@@ -30,6 +30,7 @@ COLORS = {
     "allocate": ALLOCATOR,
     "train": TRAINING,
     "publish": PUBLISHING,
+    "save": MUTED,
 }
 _ROW_IN = 0.24
 _LEAST_WIDTH = 0.004  # of the picture: milliseconds are to be seen beside minutes
