@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from actors.generator_pool import GeneratorPool, Publication, Replacements
+from actors.generator_pool import GeneratorPool, Replacements
 from actors.handles import Actors
+from actors.learner_group import LearnerGroup, is_checkpoint_due
 from actors.rollouts import RolloutBatch, RolloutLimits, RolloutMaker
 from actors.timeline_recorder import TimelineRecorder
 from actors.waiting import wait_for
@@ -149,6 +150,12 @@ class Controller:
             load_timeout_s += generators.rollout_timeout_s
         self._pool = GeneratorPool(actors.generators, discard, load_timeout_s, replacements, clock)
         self._pool.listeners.append(self._timeline)
+        self._learner = LearnerGroup(
+            actors.learners,
+            actors.num_chunks,
+            step_timeout_s=options.learner.step_timeout_s,
+            publish_timeout_s=options.weights.timeout_s,
+        )
         self._lengths = LengthModel(task_of, prior_tokens=options.max_completion_tokens / 2)
         self._plans: asyncio.Queue[_Plan] = asyncio.Queue(maxsize=1)
         self._opened: asyncio.Queue[Planning] = asyncio.Queue(maxsize=1)
@@ -161,7 +168,7 @@ class Controller:
         """Publish the initial weights, evaluate, train for all steps, evaluate."""
         self._observer.on_stage("publishing the initial weights")
         try:
-            await self._publish(0)
+            self._pool.publish(await self._learner.publish(0))
             await self._pool.settled()
             await self._evaluate(0)
             await self._train()
@@ -219,6 +226,7 @@ class Controller:
 
     async def _learn_loop(self) -> None:
         """Train on each batch in order, and publish."""
+        checkpoints = self._options.checkpoints
         started = published_at = self._clock()
         for step in range(self._options.steps):
             waited = self._clock()
@@ -226,21 +234,23 @@ class Controller:
             planning, batch = collected.planning, collected.batch
             await self._write("rollouts", step, batch)
             dispatched = self._clock()
-            trained = [rank.train.remote(planning.allocation, *batch.references) for rank in self._actors.learners]
+            training = self._learner.start_training(planning.allocation, batch.references)
             prompt_ids = planning.allocation.prompt_ids
             successes, trials = count_evidence(prompt_ids, batch.verdicts)
             # Not before training is under way: only the next plan needs it, and that waits for nothing else.
             observed = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
             self._observation(step).set_result(observed)
-            what = f"the learner's step {step}"
-            (training, span), *_ = await wait_for(_all(trained), self._options.learner.step_timeout_s, what)
+            learner_metrics, busy_s = await self._learner.trained(training, step)
             trained_at = self._clock()
-            await self._publish(step + 1)
+            self._pool.publish(await self._learner.publish(step + 1))
             ended = self._clock()
             self._covers = [*self._covers[-_COVERS:], Span(dispatched, ended)]
             self._timeline.add("learner", "train", Span(dispatched, trained_at), step=step)
             self._timeline.add("learner", "publish", Span(trained_at, ended), version=step + 1)
-            await self._save(step + 1)
+            if is_checkpoint_due(checkpoints, step + 1, self._options.steps):
+                saving_from = self._clock()
+                await self._learner.save(self._options.checkpoint_dir, step + 1, checkpoints.keep_last)
+                self._timeline.add("learner", "save", Span(saving_from, self._clock()), step=step)
             metrics = {
                 "step": step,
                 "step/time_s": ended - started,
@@ -248,13 +258,13 @@ class Controller:
                 "time/training_s": trained_at - dispatched,
                 "time/publishing_s": ended - trained_at,
                 "time/loading_s": max(0.0, batch.span.start_s - published_at),
-                "learner/busy_s": span.duration_s,
+                "learner/busy_s": busy_s,
                 "learner/wait_s": dispatched - waited,
                 **planning.metrics(self._covers),
                 **staleness(step, batch.verdicts),
                 **reward_metrics(batch.verdicts, self._task_of),
                 **batch.metrics,
-                **training,
+                **learner_metrics,
                 "generators/count": len(self._pool.handles),
                 "lengths/absolute_error": self._lengths.metrics()["absolute_error"],
             }
@@ -262,7 +272,7 @@ class Controller:
             self._observer.on_spans(self._timeline.flush())
             started = published_at = ended
         await wait_for(observed, _PLANNING_TIMEOUT_S, "the predictor's last observation")
-        await self._saved()
+        await self._learner.finish_saving()
 
     def _observation(self, step: int) -> asyncio.Future[Any]:
         if step not in self._observations:
@@ -282,37 +292,6 @@ class Controller:
         self._timeline.add("predictor", "predict", prediction.span, step=plan.step)
         self._timeline.add("allocator", "allocate", allocation.span, step=plan.step)
         return Planning(allocation, tuple(spans), wait_s, prediction.metrics)
-
-    async def _publish(self, version: int) -> None:
-        """Hand a policy version to the pool.
-
-        Each rank publishes the rows that it holds. The chunks are return values of the learners' method, so that the
-        driver owns them and they outlive a rank. A learner that fails is found out before a generator is asked for
-        anything.
-        """
-        num_returns = 1 + self._actors.num_chunks
-        ranks = [rank.publish.options(num_returns=num_returns).remote(version) for rank in self._actors.learners]
-        manifests = [references[-1] for references in ranks]  # the last that a rank yields, and small
-        await wait_for(_all(manifests), self._options.weights.timeout_s, f"the learner to publish version {version}")
-        chunks = [chunk for group in zip(*(references[:-1] for references in ranks), strict=True) for chunk in group]
-        self._pool.publish(Publication(version, manifests[0], chunks))
-
-    async def _save(self, step: int) -> None:
-        """Have a checkpoint saved if one is due after `step` steps; it is written behind the next step."""
-        checkpoints = self._options.checkpoints
-        if not checkpoints.every_steps or (step % checkpoints.every_steps and step != self._options.steps):
-            return
-        root, keep = str(self._options.checkpoint_dir.absolute()), checkpoints.keep_last
-        saves = [rank.save.remote(root, step, keep) for rank in self._actors.learners]
-        what = f"the learner to copy its state after step {step}"
-        start = self._clock()
-        await wait_for(_all(saves), self._options.learner.step_timeout_s, what)
-        self._timeline.add("learner", "save", Span(start, self._clock()), step=step - 1)
-
-    async def _saved(self) -> None:
-        """Wait for the last checkpoint to be complete."""
-        saves = [rank.finish_saving.remote() for rank in self._actors.learners]
-        await wait_for(_all(saves), self._options.learner.step_timeout_s, "the last checkpoint to be complete")
 
     async def _evaluate(self, step: int) -> None:
         """Evaluate every prompt with equal n, on the version of `step`. The predictor does not see these outcomes."""
@@ -361,10 +340,6 @@ class Controller:
         """Wait for the last batch to be on disk."""
         if self._writing is not None:
             await wait_for(self._writing, _WRITING_TIMEOUT_S, "the rollouts to be written")
-
-
-async def _all(references: list[Any]) -> list[Any]:
-    return await asyncio.gather(*references)
 
 
 def _first(errors: ExceptionGroup) -> Exception:
