@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
-MODULES = [
-    "vipray.advantages",
-    "vipray.allocation.exact",
-    "vipray.allocation.objectives",
-    "vipray.allocation.policies",
-    "vipray.allocation.relaxed",
-    "vipray.predictors.moments",
-    "vipray.dispatch.restarts",
-    "vipray.dispatch.staleness",
-    "vipray.errors",
-    "vipray.verifiers.reasoning_gym",
-]
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("vipray", "actors", "jobs")
+    for path in (ROOT / package).rglob("*.py")
+    if ">>>" in path.read_text()
+)
+
+
+def test_there_are_examples():
+    assert {"vipray.advantages", "vipray.dispatch.staleness", "actors.learner_group"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)
