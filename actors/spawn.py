@@ -171,7 +171,7 @@ async def _spawn(
             EngineBuilder(config, seed=config.run.seed * 1000 + number),
             table,
             threads=config.generators.threads,
-            env=_engine_environment(config),
+            env=engine_environment(config),
             num_cpus=config.generators.num_cpus,
             num_gpus=config.generators.num_gpus * config.generators.tensor_parallel_size,
             max_concurrency=config.generators.max_num_seqs + _SPARE_CALLS,
@@ -215,7 +215,8 @@ async def _load_checkpoint(learners: list[Any], folder: str, timeout_s: float, o
     on_stage(f"the learner goes on from {path}, saved after {steps[0]} steps")
 
 
-def _engine_environment(config: Config) -> dict[str, str]:
+def engine_environment(config: Config) -> dict[str, str]:
+    """Variables that an engine's process needs before vLLM is imported."""
     environment = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
     if not config.generators.num_gpus:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else every engine of a machine binds to the same core

