@@ -22,7 +22,7 @@ from typing import TextIO
 
 from jobs.command import exit_status
 from vipray.config import PythonTestsConfig, VerifierConfig
-from vipray.data.prompts import Prompt
+from vipray.data.prompts import VERIFIERS_WITH_ALIASES, Prompt
 from vipray.errors import ConfigError
 from vipray.verifiers.build import VERIFIERS
 from vipray.verifiers.builder import VerifierBuilder
@@ -113,8 +113,8 @@ def read_rows(lines: Iterable[str], name: str, verifier: str) -> Iterator[Row]:
     """Yield the rows of a file of JSON lines; empty lines are passed over.
 
     Raises:
-        ConfigError: a line is not a JSON object with an `answer` and a `gold`, or has aliases that `verifier` does not take; the
-            message has file and line.
+        ConfigError: a line is not a JSON object with an `answer` and a `gold`, or has aliases that `verifier` does not
+            take; the message has file and line.
     """
     number = 0
     try:

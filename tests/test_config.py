@@ -86,7 +86,6 @@ def test_the_resolved_configuration_loads_to_itself(path, tmp_path):
         ("data.files.x={path: y, verifier: best}", ["data.files.x.verifier must be one of", "math", "'best'"]),
         ("data.files.x={path: y, verifier: reasoning_gym}", ["reasoning_gym scores prompts of data.tasks alone"]),
         ("data.bad_rows.empty_prompt=keep", ["data.bad_rows.empty_prompt must be one of drop, refuse", "'keep'"]),
-        ("data.on_change=ignore", ["data.on_change must be one of refuse, continue", "'ignore'"]),
         ("data.files.x={path: y, verifier: function}", ["verifiers.function has no value", "module:callable"]),
         ("verifiers.function=checks", ["verifiers.function", "module:callable", "'checks'"]),
         ("verifiers.workers=0", ["verifiers.workers must be > 0, got 0"]),

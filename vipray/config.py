@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import MISSING, OmegaConf
@@ -93,7 +93,6 @@ class DataConfig:
     system_prompt: str | None = None  # for prompts that bring none
     max_prompt_tokens: int = 256
     bad_rows: BadRowsConfig = field(default_factory=BadRowsConfig)
-    on_change: str = "refuse"  # refuse | continue: when a run is resumed with other prompts than it began with
 
 
 @dataclass(frozen=True)
@@ -371,7 +370,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         if "=" not in item or item.startswith("="):
             raise ConfigError(f"override {item!r} is not of the form key=value, e.g. run.steps=10")
     try:
-        values = OmegaConf.merge(file_values, OmegaConf.from_dotlist(list(overrides)))
+        values = OmegaConf.merge(file_values, OmegaConf.from_dotlist([_with_empty_text(item) for item in overrides]))
         for key, value in values.items():
             if key in Config.__dataclass_fields__ and not OmegaConf.is_dict(value):
                 raise ConfigError(f"{key} must be a mapping of settings, got {value!r}")
@@ -392,6 +391,23 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if found:
         raise ConfigError("; ".join(found))
     return replace(config, data=_with_sizes(config.data))
+
+
+def _with_empty_text(override: str) -> str:
+    """Return an override, where it sets a text to nothing with the empty text and not with null."""
+    key, _, value = override.partition("=")
+    return f"{key}=''" if not value and _type_of(key) is str else override
+
+
+def _type_of(key: str) -> Any:
+    """The type of a setting; None for one that there is not."""
+    kind: Any = Config
+    for part in key.split("."):
+        if is_dataclass(kind):
+            kind = get_type_hints(kind).get(part)
+        else:
+            kind = get_args(kind)[1] if get_origin(kind) is dict else None
+    return kind
 
 
 def _with_sizes(data: DataConfig) -> DataConfig:

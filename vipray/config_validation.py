@@ -236,7 +236,6 @@ def _choices(config: Config) -> Iterator[str]:
         "weights.in_flight": (config.weights.in_flight, ("keep", "wait", "abort")),
         "learner.schedule": (config.learner.schedule, ("constant", "linear", "cosine")),
         **{f"data.bad_rows.{name}": (rule, ("drop", "refuse")) for name, rule in vars(config.data.bad_rows).items()},
-        "data.on_change": (config.data.on_change, ("refuse", "continue")),
         "weights.rounding": (config.weights.rounding, ("stochastic", "nearest")),
     }
     for key, (value, allowed) in choices.items():

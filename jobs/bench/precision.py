@@ -123,7 +123,8 @@ async def _measure(
 ) -> list[dict[str, Any]]:
     rounding = ["weights.rounding=nearest"] if dtype == "float16" else []
     config = load_config(CONFIG, [f"generators.dtype={dtype}", *rounding, *overrides])
-    os.environ.update(engine_environment(config))
+    # As in a run: with more threads the engine's would spin while the learner trains.
+    os.environ.update(engine_environment(config) | {"OMP_NUM_THREADS": str(config.generators.threads)})
     loop = _ClosedLoop(config, read_prompts(config, Console(quiet=True)), EngineBuilder(config, seed=0)())
     await loop.engine.start()
     try:

@@ -79,7 +79,7 @@ def test_with_another_batch_size_the_epoch_goes_on_where_it_was(num_prompts, dat
 def test_changed_prompts_are_refused_with_the_remedy():
     state = PromptSampler(ids(8), 3, seed=0, fingerprint="abc").state_dict()
     for changed in (PromptSampler(ids(8), 3, seed=0, fingerprint="abd"), PromptSampler(ids(8), 3, seed=0)):
-        with pytest.raises(ConfigError, match=r"prompt set has changed .*abc.*data\.on_change=continue"):
+        with pytest.raises(ConfigError, match=r"prompt set has changed .*abc.*accept_changed_prompts=True"):
             changed.load_state_dict(state)
         assert changed.state_dict() == changed.state_dict() != state  # nothing of the state was taken
     with pytest.raises(ConfigError, match="prompt set has changed"):

@@ -193,7 +193,7 @@ def test_two_prompts_with_one_id_of_an_id_column_are_refused_and_copies_of_one_a
         ("amc23/test.jsonl", {"columns": ColumnsConfig("question", id="id"), "verifier": "math"}, 40, 40),
         ("mawps/singleop.jsonl", {"columns": ColumnsConfig("input", "target"), "verifier": "math"}, 562, 531),
         ("pass_rates/one_shot_rlvr_prompts.parquet", {}, 1209, 1206),
-        ("pass_rates/deepscaler_uniform.parquet", {}, 10_000, 7594),
+        ("pass_rates/deepscaler_uniform.parquet", {}, 10_000, 7595),
     ],
 )
 def test_real_files_are_read_whole(name, settings, num_rows, num_kept):

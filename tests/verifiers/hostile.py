@@ -84,6 +84,24 @@ class HostileVerifier:
                 continue
         return "garbage"
 
+    def do_forge(self, _rest):
+        """Write scores of its own making to whatever is open."""
+        for descriptor in range(3, 32):
+            for reply in (b'[1.0,"correct","forged","",false]\n', b'["",1.0,"correct","forged","",false]\n'):
+                try:
+                    os.write(descriptor, reply)
+                except OSError:
+                    continue
+        return "forged"
+
+    def do_orphan(self, path):
+        """Leave a child in a session of its own, and kill the supervisor, which would end it."""
+        child = subprocess.Popen(SLEEPER, start_new_session=True)
+        with open(path, "w") as file:
+            file.write(str(child.pid))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
     def do_copy(self, rest):
         os.fork()
         return rest

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.verifiers.math_pairs import RIGHT, WRONG
-from tests.verifiers.support import boxed, prompt_of, score
+from tests.verifiers.support import QUESTION, boxed, prompt_of, score
 from vipray.records import Outcome
 from vipray.verifiers.math import MathVerifier
 
@@ -74,6 +74,59 @@ def test_a_number_is_never_picked_out_of_text(completion):
     assert score(VERIFIER, "34", completion).reward == 0.0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "eighths", "sevenths", "thousandths", "millionths", "sixteenths", "quintillion", "lakh", "crore", "grand", "kilo",
+        "below", "degrees below zero", "in the red", "in debt", "BC", "B.C.", "dozen", "gross", "hundred and six", "ninety",
+        "or more", "percent of 9",
+    ],
+)  # fmt: skip
+def test_words_that_change_the_value_are_no_unit(words):
+    for answer in (f"7 {words}", rf"7\text{{ {words}}}"):
+        assert score(VERIFIER, "7", boxed(answer)).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "The total isn't $7$.", "It can't be 7.", "x cannot equal $7$.", "I do not believe the answer is 7.",
+        "I doubt that x is 7.", "The wrong answer is 7.", "The total must exceed $7$.", "The value lies above $7$.",
+        "It would never be 7.", "This gives a contradiction with $7$.", "We rule out $7$.", "$7$ doesn't work.",
+        "The answer isn\u2019t $7$.", "There is no way the answer equals $7$.", "We have roughly $7$ of them.",
+        "It differs from $7$.", "Anything but $7$.", "It is not \\boxed{7}.", "It can't be $\\boxed{7}$.",
+        "Then divide it by 7.", "It did not increase by 7.", "It fell by 7 or 8 percent.",
+    ],
+)  # fmt: skip
+def test_what_is_denied_or_only_a_bound_is_no_answer(completion):
+    assert score(VERIFIER, "7", completion).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "It is not even, so the answer is 7.", "Since 3 does not divide it, x is 7.", "With no discount the total is 7.",
+        "The area below the curve is 7.", "The number of integers between 1 and 9 is 7.", "Thus, the sum is $7$.",
+        "It fell by 7 percent.", "It increased by 7%.", "The tax comes to 7 percent", "The loss was 7 percent.",
+        "It is not \\boxed{3} but \\boxed{7}.", "\\boxed{7}, not \\boxed{3}",
+    ],
+)  # fmt: skip
+def test_a_denial_of_something_else_does_no_harm(completion):
+    assert score(VERIFIER, "7", completion).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        " | ", "/", " - ", " + ", " $\\vee$ ", "; perhaps ", " or maybe ", " vs. ", ", but it could be ", " ? ", " & ",
+        ". Maybe ", r" \text{ or } ", r" \quad ", " and/or ",
+    ],
+)  # fmt: skip
+def test_two_boxes_side_by_side_are_one_answer_with_two_parts(between):
+    completion = rf"It is \boxed{{3}}{between}\boxed{{7}}"
+    assert [score(VERIFIER, gold, completion).reward for gold in ("3", "7", "3, 7")] == [0.0, 0.0, 1.0]
+
+
 def test_an_echo_of_the_prompt_is_no_answer():
     prompt = prompt_of("42", text=r"Find it. An example: \boxed{42}")
     assert VERIFIER.verify(prompt, rf"{prompt.text} I cannot.").reward == 0.0
@@ -85,7 +138,9 @@ def test_an_echo_of_the_prompt_is_no_answer():
     [
         "", "  ", "$$", "-", "?", "...", r"\boxed{}", "proof", "Proof.", r"\text{proof}", "notfound", "Not found",
         "N/A", "None", "nan", "unknown", "See the figure above.", "See solution", "The proof is complete.",
-        "Answers may vary.", "This follows by induction on n.",
+        "Answers may vary.", "This follows by induction on n.", "not_found", "not-found", "#N/A", "n.a.", "<unknown>",
+        "Not applicable", "unsolved", "Solution:", "Check the textbook", r"\blacksquare", "undefined?", "见解析", "略",
+        "证明略", "[missing]", "See attached",
     ],
 )  # fmt: skip
 def test_a_gold_that_cannot_be_graded_is_never_paid(gold):
@@ -94,6 +149,11 @@ def test_a_gold_that_cannot_be_graded_is_never_paid(gold):
         found = score(VERIFIER, gold, completion)
         assert (found.reward, found.outcome) == (0.0, Outcome.UNSCORABLE)
         assert found.reason
+
+
+@pytest.mark.parametrize("gold", ["undefined", "square", "无解", "No solution", "impossible", "infinitely many"])
+def test_a_gold_of_words_can_be_graded(gold):
+    assert score(VERIFIER, gold, boxed(gold)).reward == 1.0
 
 
 def test_a_gold_whose_braces_do_not_close_is_compared_as_text():
@@ -135,13 +195,33 @@ def test_what_would_not_end_is_refused_at_once(answer):
         "answer " * 10_000,
         "a, " * 30_000,
         boxed(", ".join(map(str, range(300)))),
+        "<answer>" * 12_000,
+        "#" * 96_000,
+        "#### \n" * 16_000,
+        "####" + " " * 90_000 + "x",
+        "Question: a\n" * 8_000,
+        "answer\nQuestion:\n" * 6_000,
+        r"\boxed{3}" * 9_000 + r"\boxed{4",
+        boxed("a" + "| x" * 100),
+        "<think>" * 12_000,
+        "fell by " * 12_000,
+        (QUESTION + "\n") * 9_000,
     ],
     ids=lambda text: text[:12],
 )
 def test_long_and_deep_texts_cost_little(completion):
     started = time.monotonic()
     assert score(VERIFIER, "5, 6", completion).reward == 0.0
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_lack_of_memory_is_no_verdict(monkeypatch):
+    def exhausted(*_arguments, **_options):
+        raise MemoryError
+
+    monkeypatch.setattr("vipray.verifiers.symbolic._read", exhausted)
+    with pytest.raises(MemoryError):
+        score(VERIFIER, r"\sqrt{41}", boxed(r"\sqrt{43}+x"))
 
 
 def test_it_works_off_the_main_thread():

@@ -21,8 +21,10 @@ from tests.verifiers.hostile import build
 from vipray.data.prompts import Prompt
 from vipray.errors import ConfigError, VerifierPoolError
 from vipray.records import Outcome
+from vipray.verifiers import workers
 from vipray.verifiers.builder import VerifierBuilder
 from vipray.verifiers.protocol import Score
+from vipray.verifiers.worker import Worker
 from vipray.verifiers.workers import VerifierPool
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +141,37 @@ def test_everything_that_a_hung_answer_started_ends_with_it(tmp_path):
         assert result(pool, f"family {path}").outcome == "timeout"
     pids = [int(pid) for pid in Path(f"{path}.done").read_text().split()]
     assert len(pids) == 3 and not alive(pids)
+
+
+def test_what_a_hung_answer_started_ends_even_where_it_kills_the_supervisor_first(tmp_path):
+    path = tmp_path / "pid"
+    with make_pool() as pool:
+        assert result(pool, f"orphan {path}").outcome == "error"
+        assert result(pool, "80").outcome == "correct"
+    wait_until(lambda: not alive([int(path.read_text())]))
+
+
+def test_scores_that_an_answer_writes_itself_are_paid_to_nobody(strict_pool):
+    scores = list(strict_pool.scores([(PROMPT, "7"), (PROMPT, "forge"), (PROMPT, "80"), (PROMPT, "7")]))
+    assert [score.outcome for score in scores] == ["wrong", "error", "correct", "wrong"]
+    assert "no score" in scores[1].reason
+
+
+def test_a_machine_without_room_for_a_process_is_asked_again(monkeypatch):
+    tries = []
+
+    class Reluctant(Worker):
+        def __init__(self, spec):
+            tries.append(spec)
+            if len(tries) < 3:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            super().__init__(spec)
+
+    monkeypatch.setattr(workers, "Worker", Reluctant)
+    monkeypatch.setattr(workers, "_START_PAUSE_S", 0.01)
+    with make_pool() as pool:
+        assert result(pool, "80").outcome == "correct"
+    assert len(tries) == 3
 
 
 def test_descriptors_do_not_leak_into_workers_or_out_of_the_pool(strict_pool):

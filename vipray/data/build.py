@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ from vipray.config import BadRowsConfig
 from vipray.data.chat import Messages, conversation_key, is_blank
 from vipray.data.prompts import PROMPT_SCHEMA, Prompt, PromptSet
 from vipray.errors import ConfigError
+from vipray.verifiers.numbers import TooCostlyError, exact_value
 
 _BATCH_ROWS = 512  # tokenised together
 _NUM_PLACES = 3  # named of each kind of row that is left out
 _VERIFIERS_WITHOUT_ANSWERS = ("reasoning_gym",)  # score by what the task itself knows
+_VERIFIERS_OF_NUMBERS = ("gsm8k", "math")  # to which 033 and 33 are the same
 
 Tokenize = Callable[[Sequence[Messages]], Sequence[Sequence[int]]]
 CheckGold = Callable[[Prompt], str | None]
@@ -54,6 +57,7 @@ class PromptSource:
     label: str
     rows: Callable[[], Iterable[PromptRow]]
     limit: int | None = None  # prompts to keep at most
+    notes: list[str] = field(default_factory=list)  # what is found out while the rows are read, for the report
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class PromptSetReport:
 
     sources: tuple[SourceReport, ...]
     places: Mapping[Reason, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def num_read(self) -> int:
@@ -94,8 +99,9 @@ class PromptSetReport:
         return f"{self.num_kept} prompts ({', '.join([f'{self.num_read} read', duplicates, *others])})"
 
     def lines(self) -> list[str]:
-        """The summary, then a line for each kind of faulty row with the first of their places."""
-        return [str(self), *(self._places_line(reason) for reason in _SHOWN_WITH_PLACES if self.num_dropped(reason))]
+        """The summary, a line for each kind of faulty row with the first of their places, and what is to be known."""
+        places = [self._places_line(reason) for reason in _SHOWN_WITH_PLACES if self.num_dropped(reason)]
+        return [str(self), *places, *self.notes]
 
     def _places_line(self, reason: Reason) -> str:
         count, places = self.num_dropped(reason), self.places[reason]
@@ -114,7 +120,8 @@ def build_prompt_set(
     """Leave out what cannot be trained on and tokenise the rest.
 
     Rows with the same conversation (`conversation_key`) are one prompt, the first of them. Where their answers differ,
-    which of them is right cannot be known: none is kept.
+    which of them is right cannot be known: none is kept. Numbers agree by value where the verifier compares values. A
+    reasoning-gym task, which knows more than its example, agrees with any answer.
 
     Args:
         sources: where the rows come from, in order.
@@ -136,7 +143,7 @@ def build_prompt_set(
 class _First:
     """The first row of a conversation."""
 
-    answers: frozenset[str]
+    answers: frozenset[str | Fraction]
     place: str
 
 
@@ -162,6 +169,7 @@ class _Builder:
         self._read: Counter[str] = Counter()
         self._dropped: dict[str, Counter[Reason]] = {}
         self._places: dict[Reason, list[str]] = {}
+        self._notes: list[str] = []
         self._shortest: int | None = None
 
     def add_source(self, source: PromptSource) -> None:
@@ -178,6 +186,7 @@ class _Builder:
             if source.limit is not None and len(self._kept) - start >= source.limit:
                 break
         self._flush()
+        self._notes += source.notes
 
     def finish(self) -> tuple[PromptSet, PromptSetReport]:
         """Take out conversations whose answers differ, and return what is left."""
@@ -190,7 +199,8 @@ class _Builder:
             SourceReport(label, count, kept_of[label], dict(self._dropped[label]))
             for label, count in self._read.items()
         )
-        report = PromptSetReport(sources, {reason: tuple(places) for reason, places in self._places.items()})
+        places = {reason: tuple(places) for reason, places in self._places.items()}
+        report = PromptSetReport(sources, places, tuple(self._notes))
         if not report.num_kept:
             raise ConfigError(self._why_empty(report))
         table = pa.Table.from_batches(self._batches, schema=PROMPT_SCHEMA)
@@ -206,10 +216,10 @@ class _Builder:
         key = conversation_key(row.messages)
         if key in self._first:
             return self._add_again(key, row)
-        self._first[key] = _First(_answers(prompt), row.place)
         fault = None if prompt.verifier in _VERIFIERS_WITHOUT_ANSWERS else self._check_gold(prompt)
         if fault is not None:
             return self._drop(Reason.UNGRADABLE, row.place, f"{prompt.answer!r:.60}: {fault}")
+        self._first[key] = _First(_answers(prompt), row.place)
         self._pending.append((key, self._with_own_id(row)))
         return None
 
@@ -218,7 +228,8 @@ class _Builder:
         first = self._first[key]
         if key in self._conflicts:
             return self._drop(Reason.CONFLICT, row.place)
-        if first.answers == _answers(row.prompt):
+        answers = _answers(row.prompt)
+        if first.answers == answers or not first.answers or not answers:
             return self._drop(Reason.DUPLICATE, row.place)
         self._conflicts.add(key)
         return self._drop(Reason.CONFLICT, row.place, f"{row.prompt.answer!r:.60}, another one in {first.place}")
@@ -287,8 +298,18 @@ class _Builder:
         return f"no prompt is left to train on: {'; '.join(report.lines())}"
 
 
-def _answers(prompt: Prompt) -> frozenset[str]:
-    """What rows of one conversation must agree on; reasoning-gym's scorers go by the task, not by its one example."""
+def _answers(prompt: Prompt) -> frozenset[str | Fraction]:
+    """What rows of one conversation must agree on; nothing where the task itself knows, and not its one example."""
     if prompt.verifier in _VERIFIERS_WITHOUT_ANSWERS:
         return frozenset()
-    return frozenset(answer.strip() for answer in (prompt.answer, *prompt.aliases))
+    read = _value if prompt.verifier in _VERIFIERS_OF_NUMBERS else str.strip
+    return frozenset(read(answer) for answer in (prompt.answer, *prompt.aliases))
+
+
+def _value(answer: str) -> str | Fraction:
+    """The number that an answer is, so that `033` agrees with `33`; else its text."""
+    try:
+        number = exact_value(answer)
+    except TooCostlyError:
+        number = None
+    return answer.strip() if number is None else number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import unicodedata
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ Messages = tuple[Message, ...]
 
 
 def as_messages(value: Any, place: str) -> Messages:
-    """Read a prompt from a file: a text that the user says, or a list of `{"role": …, "content": …}`.
+    """Read a prompt from a file: a text that the user says, a list of `{"role": …, "content": …}`, or JSON of one.
 
     Args:
         value: what the file holds; None is an empty prompt.
@@ -38,6 +39,9 @@ def as_messages(value: Any, place: str) -> Messages:
     if value is None:
         return ()
     if type(value) is str:  # a number in JSON is a subclass of str
+        turns = _written_as_json(value)
+        if turns is not None:
+            return as_messages(turns, place)
         return (Message("user", encodable(value, place)),)
     if not isinstance(value, list):
         raise ConfigError(f"{place}: the prompt must be a text or a list of chat messages, got {_shown(value)}")
@@ -45,6 +49,19 @@ def as_messages(value: Any, place: str) -> Messages:
     if messages and messages[-1].role not in _LAST_ROLES:
         raise ConfigError(f"{place}: the last message of a prompt must be the user's, got role {messages[-1].role!r}")
     return messages
+
+
+def _written_as_json(text: str) -> list[Any] | None:
+    """Return the chat messages that a text is the JSON of, as files without nested columns have them; else None."""
+    if not text.lstrip().startswith("[") or '"role"' not in text:
+        return None
+    try:
+        turns = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(turns, list) or not turns:
+        return None
+    return turns if all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in turns) else None
 
 
 def with_system(messages: Messages, system_prompt: str | None) -> Messages:

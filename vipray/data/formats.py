@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from vipray.config import ColumnsConfig, FileConfig
 from vipray.data.chat import Messages, as_messages
 from vipray.data.files import Row
-from vipray.data.golds import exact_answers
+from vipray.data.golds import NOT_A_NUMBER, JsonNumber, exact_answers
 from vipray.errors import ConfigError
 
 _GSM8K_MARK = "####"  # stands before the answer at the end of a worked solution
@@ -71,6 +72,15 @@ def choose_format(label: str, config: FileConfig, first: Row) -> Format:
     )
 
 
+def unused_columns(label: str, config: FileConfig, first: Row, format_: Format) -> list[str]:
+    """Say of columns that are called `task` or `id` that nothing is made of them, where that is so."""
+    names = [name for name in ("task", "id") if name in first.values and name not in format_.columns]
+    if format_ is VERL or not names:
+        return []
+    settings = ", ".join(f"data.files.{label}.columns.{name}={name}" for name in names)
+    return [f"data.files.{label}: no use is made of its column {' or '.join(names)}: to change that, set {settings}"]
+
+
 def _value(row: Row, name: str) -> Any:
     """A value by the name of its column, or by a path with dots into an object."""
     if name in row.values:
@@ -85,8 +95,13 @@ def _value(row: Row, name: str) -> Any:
 
 def _label(row: Row, name: str, value: Any) -> str | None:
     """A task or an id: a text or a whole number, never blank."""
-    if value is None:
+    if value is None or value != value or (isinstance(value, JsonNumber) and value in NOT_A_NUMBER):
         return None
+    if isinstance(value, float) and value.is_integer():  # how pandas keeps whole numbers beside missing ones
+        value = int(value)
+    if isinstance(value, JsonNumber):
+        value = re.sub(r"\.0+$", "", value)
+        value = value if re.fullmatch(r"-?\d+", value) else float(value)
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise ConfigError(f"{row.place}: {name} must be a text or a whole number, got {value!r:.80}")
     return str(value)

@@ -14,7 +14,7 @@ class JsonNumber(str):
     __slots__ = ()
 
 
-_NOT_A_NUMBER = ("NaN", "Infinity", "-Infinity")  # how pandas and others write a missing value
+NOT_A_NUMBER = ("NaN", "Infinity", "-Infinity")  # how pandas and others write a missing value
 
 
 def exact_answers(value: Any, place: str) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def exact_answers(value: Any, place: str) -> tuple[str, ...]:
     >>> exact_answers("034", "f row 1"), exact_answers(2**70, "f row 2"), exact_answers({"target": ["a", "b"]}, "f")
     (('034',), ('1180591620717411303424',), ('a', 'b'))
     """
-    if value is None or (isinstance(value, JsonNumber) and value in _NOT_A_NUMBER):
+    if value is None or (isinstance(value, JsonNumber) and value in NOT_A_NUMBER):
         return ()
     if isinstance(value, str):
         return (encodable(str(value), place),) if value.strip() else ()

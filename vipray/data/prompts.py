@@ -23,6 +23,10 @@ PROMPT_SCHEMA = pa.schema(
 )
 
 
+VERIFIERS_WITH_ALIASES = ("qa", "qa_f1")
+"""Verifiers that accept further right answers; any other would take the first for the only one."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A prompt before tokenisation; `index` is its place in the task's data set or in its file, from 0."""

@@ -83,7 +83,7 @@ class PromptSampler:
         if has_changed and not accept_changed_prompts:
             raise ConfigError(
                 f"the prompt set has changed since the checkpoint (fingerprint {str(state['fingerprint'])[:12]}, now "
-                f"{self._fingerprint[:12]}): restore the data, or set data.on_change=continue to go on all the same"
+                f"{self._fingerprint[:12]}): restore the data, or set accept_changed_prompts=True to go on"
             )
         self._epoch, self._seed = epoch, seed
         self._queue = deque(prompt_id for prompt_id in queue if prompt_id in self._known)

@@ -11,8 +11,8 @@ from vipray.config import DataConfig, FileConfig
 from vipray.data.build import PromptRow, PromptSource
 from vipray.data.chat import Message, Messages, user_text, with_system
 from vipray.data.files import Row, open_rows
-from vipray.data.formats import Draft, choose_format
-from vipray.data.prompts import Prompt
+from vipray.data.formats import Draft, choose_format, unused_columns
+from vipray.data.prompts import VERIFIERS_WITH_ALIASES, Prompt
 from vipray.data.tasks import read_tasks
 from vipray.errors import ConfigError
 from vipray.sources import resolve_source
@@ -27,12 +27,13 @@ def prompt_sources(data: DataConfig) -> list[PromptSource]:
         ConfigError: a file that does not exist.
     """
     tasks = [PromptSource(label, functools.partial(_task_rows, label, data)) for label in data.tasks]
-    files = [
-        PromptSource(label, functools.partial(_file_rows, label, file, paths, data.system_prompt), file.limit)
-        for label, file in data.files.items()
-        for paths in [_paths(label, file)]
-    ]
+    files = [_file_source(label, file, _paths(label, file), data.system_prompt) for label, file in data.files.items()]
     return [*tasks, *files]
+
+
+def _file_source(label: str, file: FileConfig, paths: list[Path], system: str | None) -> PromptSource:
+    notes: list[str] = []
+    return PromptSource(label, lambda: _file_rows(label, file, paths, system, notes), file.limit, notes)
 
 
 def _task_rows(label: str, data: DataConfig) -> Iterator[PromptRow]:
@@ -55,7 +56,9 @@ def _paths(label: str, file: FileConfig) -> list[Path]:
     return [path]
 
 
-def _file_rows(label: str, config: FileConfig, paths: list[Path], system: str | None) -> Iterator[PromptRow]:
+def _file_rows(
+    label: str, config: FileConfig, paths: list[Path], system: str | None, notes: list[str]
+) -> Iterator[PromptRow]:
     """The rows of all files of a label, numbered through from 0."""
     index = 0
     for path in paths:
@@ -64,6 +67,7 @@ def _file_rows(label: str, config: FileConfig, paths: list[Path], system: str | 
         if first is None:
             continue
         format_ = choose_format(label, config, first)
+        notes += [note for note in unused_columns(label, config, first, format_) if note not in notes]
         for row in file.rows(format_.columns):
             yield _prompt_row(label, config, row, format_.parse(row), index, system)
             index += 1
@@ -75,17 +79,30 @@ def _prompt_row(
     label: str, config: FileConfig, row: Row, draft: Draft, index: int, system_prompt: str | None
 ) -> PromptRow:
     answer, *aliases = draft.answers or ("",)
+    verifier = _verifier(label, config, draft, row)
+    if aliases and verifier not in VERIFIERS_WITH_ALIASES:
+        raise ConfigError(
+            f"{row.place} has {len(draft.answers)} answers, {draft.answers!r:.60}, and verifier {verifier} takes one: "
+            f"write them as one text, or set data.files.{label}.verifier to one that takes several, such as qa"
+        )
     messages: Messages = with_system(draft.messages, system_prompt)
     prompt = Prompt(
-        prompt_id=f"{label}/{index + 1 if draft.given_id is None else draft.given_id}",
+        prompt_id=f"{label}/{_own_id(draft, index)}",
         task=config.task or draft.task or label,
         index=index,
         text=user_text(messages),
         answer=answer,
-        verifier=_verifier(label, config, draft, row),
+        verifier=verifier,
         aliases=tuple(aliases),
     )
-    return PromptRow(prompt, messages, row.place, draft.is_id_unique)
+    return PromptRow(prompt, messages, row.place, draft.is_id_unique and draft.given_id is not None)
+
+
+def _own_id(draft: Draft, index: int) -> str:
+    """The row's id; where other rows of the file have one and this has none, one that is no number."""
+    if draft.given_id is not None:
+        return draft.given_id
+    return f"row-{index + 1}" if draft.is_id_unique else str(index + 1)
 
 
 def _verifier(label: str, config: FileConfig, draft: Draft, row: Row) -> str:

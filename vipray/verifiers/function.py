@@ -1,9 +1,12 @@
 """A user's own function as the verifier: `module:callable`.
 
 The function takes `(completion, answer)` and returns a number in [0, 1]; or, where its first parameter is called
-`completions`, two lists, and returns one number for each. Whatever breaks this contract (an exception, None, NaN, a
-number outside of [0, 1], a wrong count) gives the outcome `error`, whose reason names the function: such a rollout is
-never trained on. A reward of 1 is `correct`, anything below is `wrong`.
+`completions`, two lists, and returns one number for each. The lists are for functions that were written for batches:
+a worker scores one answer at a time, each against its own clock, so that in a run they hold one item.
+
+Whatever breaks this contract (an exception, None, NaN, a number outside of [0, 1], a wrong count) gives the outcome
+`error`, whose reason names the function: such a rollout is never trained on. A reward of 1 is `correct`, anything below
+is `wrong`.
 """
 
 from __future__ import annotations

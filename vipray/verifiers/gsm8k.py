@@ -4,37 +4,39 @@ The gold is the number after its last `####` (or `A:`), with sign and separators
 
 The answer is looked for in this order, after thinking and an echo of the prompt are cut off:
 
-1. the number right behind the first `####`: what a model babbles after its answer does not change it, so a run-on
-   with a second question and a second `####` is judged by the first. (`#### Step 1` and `#### 1. Add` are headings.)
+1. the line of the first `####`: what a model babbles after its answer does not change it, so a run-on with a second
+   question and a second `####` is judged by the first. (`#### Step 1` and `#### 1. Add` are headings.)
 2. what is marked as the answer (see `answer_text`), or the last line `A: …`;
 3. the last number of the text.
 
-Of a marked answer counts its value where it is one expression, else the number after its last `=`, the number that it
-begins with, or its only number. Two alternatives (`5 or 6`) and ranges are no answer. Comparison is exact, on
-fractions; currency, percent signs and units are dropped.
+Of such a text counts its value where it is one expression, else the number after its last `=`, the number that it
+begins with, or its only number; and only where no word or sign beside it makes it another (see `number_in_prose`): two
+alternatives (`5 or 6`), ranges, limits and denials are no answer. Comparison is exact, on fractions; currency, percent
+signs and units are dropped.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections import deque
 from fractions import Fraction
 
 from vipray.data.prompts import Prompt
 from vipray.verifiers.answer_text import CutAnswerError, marked_answer, own_words
 from vipray.verifiers.latex_text import tidy
 from vipray.verifiers.math_forms import is_name, read_form
-from vipray.verifiers.numbers import SCANNED_NUMBER, TooCostlyError, exact_value
+from vipray.verifiers.number_in_prose import last_number, read_prose
+from vipray.verifiers.numbers import TooCostlyError, exact_value
 from vipray.verifiers.protocol import Score
 
-_MARKER = re.compile(r"####[ \t]*\**[ \t]*(?:answer:?|the answer is)?[ \t]*(?=[-−$€£¥\\]*\s?[\d.])", re.IGNORECASE)
-_HEADING = re.compile(r"\d+[.):](?:\s+\S|$)")
+_MARKER = re.compile(
+    r"####[ \t]{0,20}\*{0,3}[ \t]{0,20}(?:answer:?|the answer is)?[ \t]{0,20}(?=[-−$€£¥\\]{0,4}\s?[\d.])", re.IGNORECASE
+)
+_NOTE = re.compile(r"<<[^<>\n]{0,200}>>")  # the calculator's notes of GSM8K's solutions
+_HEADING = re.compile(r"\d+[.):]\s+\S")
 _LAST_LINE = re.compile(r"^A:[ \t]*(\S.*)$", re.MULTILINE)
-_ALTERNATIVE = re.compile(r"\s*(?:,|or|to|and|through|-|–|\+|\*|/|x|times|minus|plus)\s*[$€£]?\s*\d", re.IGNORECASE)
 _MAX_CHARACTERS = 1_000  # of a text that gives one number
-_SCALE = re.compile(r"\s*(hundred|thousand|million|billion|trillion)\b", re.IGNORECASE)
-_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_PLAIN = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
 
 
 class Gsm8kVerifier:
@@ -46,14 +48,13 @@ class Gsm8kVerifier:
         if gold is None:
             return Score.unscorable(self.check_gold(prompt) or "")
         try:
-            answer = extract_number_text(own_words(prompt.text, completion))
-            number = None if answer is None else read_number(answer)
+            answer, number = extract_number(own_words(prompt.text, completion))
         except CutAnswerError as error:
             return Score.wrong("", f"no answer: {error}")
         except TooCostlyError as error:
             return Score.refused("", str(error))
-        if answer is None or number is None:
-            return Score.wrong(answer or "", "no single number was found")
+        if number is None:
+            return Score.wrong(answer, "no single number was found")
         return Score.correct(answer) if number == gold else Score.wrong(answer)
 
     def check_gold(self, prompt: Prompt) -> str | None:
@@ -77,29 +78,26 @@ def gold_number(gold: str) -> Fraction | None:
         return None
 
 
-def extract_number_text(text: str) -> str | None:
-    r"""Return the text that holds the answer's number, or None.
+def extract_number(text: str) -> tuple[str, Fraction | None]:
+    r"""Return the text that holds the answer, empty where there is none, and its one number, if it gives one.
 
     Raises:
         CutAnswerError: the text stops inside its answer.
+        TooCostlyError: the number does not fit into memory.
 
-    >>> extract_number_text("9*2=18\n#### 18\nso it is 20"), extract_number_text("It costs $29.00.")
-    ('18', '$29.00')
+    >>> extract_number("9*2=18\n#### 18 pens\nso it is 20"), extract_number("It costs $29.00.")
+    (('18 pens', Fraction(18, 1)), ('$29.00', Fraction(29, 1)))
     """
+    text = _NOTE.sub("", text)
     for marker in _MARKER.finditer(text):
-        line = text[marker.end() :].partition("\n")[0].strip()
+        end = text.find("\n", marker.end())
+        line = text[marker.end() : end if end >= 0 else None].strip()
         if not _HEADING.match(line):
-            number = SCANNED_NUMBER.match(line)
-            return number.group().strip() if number and not _ALTERNATIVE.match(line, number.end()) else line
-    lines = _LAST_LINE.findall(text)
+            return line, read_number(line)
     marked = marked_answer(text)
-    if marked is not None or lines:
-        return marked if marked is not None else lines[-1].strip()
-    last = next(iter(deque(SCANNED_NUMBER.finditer(text), maxlen=1)), None)
-    if last is None:
-        return None
-    scale = _SCALE.match(text, last.end())
-    return text[last.start() : scale.end() if scale else last.end()].strip()
+    lines = _LAST_LINE.findall(text) if marked is None else []
+    answer = lines[-1].strip() if lines else marked
+    return last_number(text) if answer is None else (answer, read_number(answer))
 
 
 def read_number(text: str) -> Fraction | None:
@@ -113,8 +111,12 @@ def read_number(text: str) -> Fraction | None:
     """
     if len(text) > _MAX_CHARACTERS:
         return None
-    value = _whole_number(text)
-    return value if value is not None else _number_in_words(tidy(text))
+    value = _plain_number(text)
+    if value is None:
+        value = read_prose(text)
+    if value is None:
+        value = _whole_number(text)
+    return value if value is not None else read_prose(tidy(text))
 
 
 def _whole_number(text: str) -> Fraction | None:
@@ -123,32 +125,17 @@ def _whole_number(text: str) -> Fraction | None:
     if plain is not None:
         return plain
     form = read_form(text)
+    claimed = None
     if form is not None and form.kind == "relation" and form.text == "=":
         left, form = form.items
-        if not is_name(left.text) and exact_value(left.text) is None:
+        claimed = exact_value(left.text)
+        if claimed is None and not is_name(left.text):
             return None
-    return exact_value(form.text) if form is not None and form.kind == "value" else None
+    value = exact_value(form.text) if form is not None and form.kind == "value" else None
+    return value if claimed in (None, value) else None
 
 
 def _plain_number(text: str) -> Fraction | None:
     """Return the number where the text is nothing else; most answers are."""
     text = text.strip().strip("$ .")
-    return exact_value(text) if re.fullmatch(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?", text) else None
-
-
-def _number_in_words(text: str) -> Fraction | None:
-    after_equals = text.rpartition("=")[2] if "=" in text else text
-    numbers = list(SCANNED_NUMBER.finditer(after_equals))
-    if not numbers:
-        return None
-    first = numbers[0]
-    if _ALTERNATIVE.match(after_equals, first.end()):
-        return None
-    begins = not after_equals[: first.start()].strip(" $:*~\\")
-    return _scanned(first, after_equals) if begins or len(numbers) == 1 else None
-
-
-def _scanned(match: re.Match[str], text: str) -> Fraction | None:
-    number = exact_value(re.sub(r"[$€£¥\s,]", "", match.group().replace("−", "-")))
-    scale = _SCALE.match(text, match.end())
-    return number * 10 ** _POWERS[scale.group(1).lower()] if number is not None and scale else number
+    return exact_value(text) if _PLAIN.fullmatch(text) else None

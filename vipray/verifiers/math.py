@@ -1,7 +1,8 @@
 r"""Mathematical answers: `\boxed{…}`, `Answer: …` or a plain sentence against a LaTeX gold.
 
 What is extracted, in which order: see `answer_text`. Where nothing is marked as the answer, it is the last sentence:
-what follows its last `is`, `are`, `be` or `equals`, the sentence itself where it is an expression and nothing else,
+what follows its last `is`, `are`, `be` or `equals` (or, where a number with a percent sign or nothing else follows,
+`fell by`, `comes to` and the like), the sentence itself where it is an expression and nothing else,
 or its only formula between dollar signs. No number is ever picked out of running text.
 
 When two answers are equal: see `math_compare`. What would take for ever to work out is refused at once, with the
@@ -21,6 +22,7 @@ from vipray.verifiers import symbolic
 from vipray.verifiers.answer_text import (
     CutAnswerError,
     boxed_or_all,
+    is_denied,
     last_sentence,
     marked_answer,
     own_words,
@@ -33,17 +35,32 @@ from vipray.verifiers.protocol import Score
 
 _MAX_GOLD_WORDS = 4
 _PLACEHOLDERS = re.compile(
-    r"proofs?|prove[dn]?|not ?found|none|null|nan|n/?a|nil|unknown|undetermined|todo|tbd|error|missing|omitted"
-    r"|unavailable|unanswered|untitled"
+    r"proofs?|prove[dn]?|not[ _-]?(?:found|applicable|available|given|provided|known)|none|null|nan|n[./ ]?a|nil"
+    r"|unknown|undetermined|undefined\?+|todo|tbd|tba|error|missing|omitted|unavailable|unanswered|unsolved|untitled"
+    r"|(?:the |full )?(?:solutions?|answers?)|qed|\\(?:blacksquare|square|box)"
+    r"|(?:证明|答案|过程|解析|解答|详)*(?:见|略|如图|无)(?:解析|详解|解答|答案|图|上|下|证明|过程|略)*|证明|解析|答案|证毕|无答案|暂无(?:答案|解析)?|不详|未知"
 )
 _PROSE = re.compile(
     r"\b(?:see|figure|above|below|diagram|picture|image|graph|table|proof|prove[dn]?|answers?|explanation|derivation"
     r"|(?:see|the|no|to|full) (?:the )?solution|solutions? (?:is|are|below)|omitted|provided|available|given|refer|vary"
-    r"|varies|q\.?e\.?d|not found|shown|show that|open.ended)\b",
+    r"|varies|q\.?e\.?d|not found|textbook|attached|appendix|shown|show that|open.ended)\b",
     re.IGNORECASE,
 )
 _REAL_ANSWERS = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?", re.IGNORECASE)
 _LINK = re.compile(r".*[\s$](?:is|are|be|equals|equal to)\b:?\s*(?P<rest>\S.*)", re.DOTALL)
+_CHANGE = re.compile(
+    r".*\b(?:(?:f[ae]ll|falls|fallen|rose|rises?|gr[eo]ws?|grown|drop\w*|decreas\w+|increas\w+|declin\w+|reduced|raised|went"
+    r"|goes|chang\w+)(?: up| down)? by|(?:comes?|came|amounts?|amounted|adds up|works out) to"
+    r"|(?:was|were)(?=.*(?:%|per ?cent)$))\s+(?P<rest>[^a-z]*\d[^a-z]*"
+    r"(?:per ?cent)?)",
+    re.DOTALL | re.IGNORECASE,
+)
+_NEAR = re.compile(
+    r"\b(?:below|above|between|over|under|beyond|past|than|about|almost|nearly|approximately|around|roughly|least|most"
+    r"|up to|like|unlike|differs? from|different from|far from|(?:any|every|no)thing but|all but"
+    r"|instead of|without|except|excluding|no)(?:\s+\w+)?[\s$\\(\[]*$",
+    re.IGNORECASE,
+)
 _CONNECTIVE = re.compile(r"^(?:so|thus|hence|therefore|then|finally)\b,?\s+", re.IGNORECASE)
 _FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _EMPTY_BOX = re.compile(r"[\s$]*\\boxed\s*\{\s*\}[\s$.]*")
@@ -99,11 +116,22 @@ def _unmarked_answer(text: str) -> str | None:
         return None
     link = _LINK.fullmatch(sentence)
     if link:
-        return link["rest"]
+        return None if is_denied(sentence[: link.start("rest")]) else link["rest"]
+    change = _CHANGE.fullmatch(sentence)
+    if change:
+        return None if is_denied(sentence[: change.start("rest")]) else change["rest"]
     if not has_words(tidy(sentence)) or _is_expression(sentence):
         return sentence or None
-    formulas = [next(part for part in match.groups() if part) for match in _FORMULA.finditer(sentence)]
-    return formulas[0] if len(formulas) == 1 else None
+    formulas = list(_FORMULA.finditer(sentence))
+    if len(formulas) != 1 or _is_doubtful(sentence, formulas[0]):
+        return None
+    return next(part for part in formulas[0].groups() if part)
+
+
+def _is_doubtful(sentence: str, formula: re.Match[str]) -> bool:
+    """Whether a sentence denies its formula, or names it as a bound or as about the value."""
+    before, after = sentence[: formula.start()], sentence[formula.end() :]
+    return is_denied(before) or bool(_NEAR.search(before)) or is_denied(after)
 
 
 def _is_expression(sentence: str) -> bool:
@@ -121,7 +149,7 @@ def ungradable(gold: str) -> str | None:
     if not re.search(r"\w|\\[a-zA-Z{]", text):
         return "the gold is empty"
     words = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).strip()
-    if _PLACEHOLDERS.fullmatch(words.strip(" .()[]").casefold()):
+    if _PLACEHOLDERS.fullmatch(words.strip(" .:#!*<>()[]_-").casefold()):
         return f"the gold {_short(gold)} is a placeholder"
     if _REAL_ANSWERS.fullmatch(words.strip(" .")):
         return None

@@ -5,8 +5,8 @@ Exact everywhere, with one exception. In this order, cheapest first:
 1. the same tidy text;
 2. rational numbers by their exact values; a terminating gold (`1`, `0.014`, `3/4`) is equal to nothing else;
 3. real numbers that lie far apart are different;
-4. the exception: a decimal with at least `ROUNDED_PLACES` places answers a gold that no decimal can give exactly
-   (`1/3`, `\sqrt{2}`, `\pi`), if it is that gold correctly rounded to the places written;
+4. the exception: a decimal with at least `ROUNDED_PLACES` places and six significant digits answers a gold that no
+   decimal can give exactly (`1/3`, `\sqrt{2}`, `\pi`), if it is that gold correctly rounded to the places written;
 5. everything else as `symbolic.equal`.
 
 Of the forms around the values:
@@ -35,10 +35,14 @@ from vipray.verifiers.approximate import surely_differ
 from vipray.verifiers.latex_text import compact
 from vipray.verifiers.math_forms import Form, is_name
 from vipray.verifiers.numbers import exact_value, terminates
+from vipray.verifiers.units import same_unit
 
 ROUNDED_PLACES = 6
 _LITERAL_DECIMAL = re.compile(r"-?\s*\d*\.(\d+)")
 _FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "=": "=", "\\ne": "\\ne"}
+_NUM_SIGNIFICANT = 6  # digits of a rounded decimal
+_COMMANDS = re.compile(r"\\[a-zA-Z]+")
+_CLOCK_TIME = re.compile(r"[0-2]?\d:[0-5]\d")
 _STARTS_OPEN = {"<": "(", "\\le": "["}
 _ENDS_OPEN = {"<": ")", "\\le": "]"}
 _INFINITY = "\\infty"
@@ -64,23 +68,26 @@ def equal_forms(gold: Form, answer: Form) -> bool:
 
 
 def _without_names(gold: Form, answer: Form) -> tuple[Form, Form]:
-    """Take a name off one side where the other has none; `2+3 = 5` is 5 on both sides."""
-    gold, answer = _last_of_arithmetic(gold), _last_of_arithmetic(answer)
+    """Take a name off one side where the other has none; `2+3 = 5` is 5 on both sides.
+
+    A sum or a run of letters is a name in an answer only.
+    """
+    gold, answer = _last_of_chain(gold), _last_of_chain(answer, loosely=True)
     if _assigns(gold) and answer.kind != "relation":
         return _right(gold), answer
-    if _assigns(answer) and gold.kind != "relation":
+    if _assigns(answer, loosely=True) and gold.kind != "relation":
         return gold, _right(answer)
     return gold, answer
 
 
-def _assigns(form: Form) -> bool:
-    if form.kind != "relation" or set(form.text.split()) != {"="}:
+def _assigns(form: Form, *, loosely: bool = False) -> bool:
+    if form.kind != "relation" or form.text != "=":
         return False
     if form.items[0].kind == "bracket" and form.items[-1].kind == "bracket":
         return all(is_name(item.text) for item in form.items[0].items)  # (x, y) = (1, 2)
     name = _source(form.items[0])
     is_sum = "+" in name
-    return is_name(name) and not (is_sum and _exact(form.items[-1]) == 0)  # x+y = 0 is a line
+    return is_name(name, loosely=loosely) and not (is_sum and _exact(form.items[-1]) == 0)  # x+y = 0 is a line
 
 
 def _right(form: Form) -> Form:
@@ -91,16 +98,26 @@ def _source(form: Form) -> str:
     return rf"\text{{{form.text}}}" if form.kind == "words" and " " in form.text else form.text
 
 
-def _last_of_arithmetic(form: Form) -> Form:
-    """Reduce `2+3 = 5` and `x = 2+3 = 5` where all numbers agree; a false chain stays a relation."""
-    if form.kind != "relation" or set(form.text.split()) != {"="} or len(form.items) < 2:
+def _last_of_chain(form: Form, *, loosely: bool = False) -> Form:
+    r"""Reduce `2+3 = 5` to 5 and `x = 2+3 = 5` to `x = 5`, where all that is said to be equal is; else leave it."""
+    if form.kind != "relation" or set(form.text.split()) != {"="}:
         return form
-    numbers = [_exact(item) for item in form.items]
-    known = numbers[1:] if numbers[0] is None else numbers
-    if len(form.items) > 2 and numbers[0] is None and is_name(_source(form.items[0])):
-        agree = numbers[-1] is None or all(number in (None, numbers[-1]) for number in known)
-        return Form("relation", "=", (form.items[0], form.items[-1])) if agree else form
-    return form.items[-1] if None not in known and numbers[0] is not None and len(set(known)) == 1 else form
+    if len(form.items) == 2 and is_name(form.items[1].text) and not is_name(_source(form.items[0])):
+        form = replace(form, items=form.items[::-1])  # 5 = x
+    first, *rest = form.items
+    if is_name(_source(first), loosely=loosely):
+        return Form("relation", "=", (first, rest[-1])) if len(rest) > 1 and _all_equal(rest) else form
+    is_arithmetic = all(item.kind == "value" and not _has_letters(item.text) for item in form.items)
+    return rest[-1] if is_arithmetic and _all_equal([first, *rest]) else form
+
+
+def _all_equal(items: Sequence[Form]) -> bool:
+    last = items[-1]
+    return all(item.kind == last.kind and _SAME_KIND[last.kind](last, item) for item in items[:-1])
+
+
+def _has_letters(text: str) -> bool:
+    return bool(re.search("[a-zA-Z]", _COMMANDS.sub("", text)))
 
 
 def _alternatives(form: Form) -> Form:
@@ -114,16 +131,13 @@ def _alternatives(form: Form) -> Form:
 
 
 def _equal_values(gold: Form, answer: Form) -> bool:
-    units = [_unit(gold), _unit(answer)]
-    if all(units) and units[0] != units[1]:
+    if gold.percent != answer.percent and (gold.unit or answer.unit):
+        return False
+    if not same_unit(gold.unit, answer.unit):
         return False
     if gold.percent or answer.percent:
         return _equal_percentages(gold, answer)
     return _equal_expressions(gold.text, answer.text)
-
-
-def _unit(form: Form) -> str:
-    return "%" if form.percent else form.unit.split(" ")[0]
 
 
 def _equal_percentages(gold: Form, answer: Form) -> bool:
@@ -163,6 +177,8 @@ def _equal_expressions(gold: str, answer: str) -> bool:
 def _is_rounding(answer: str, answer_value: Fraction, gold_value: Fraction) -> bool:
     match = _LITERAL_DECIMAL.fullmatch(answer.strip())
     if match is None or len(match.group(1)) < ROUNDED_PLACES:
+        return False
+    if len(match.group().lstrip("-0. ").replace(".", "")) < _NUM_SIGNIFICANT:
         return False
     return abs(answer_value - gold_value) <= Fraction(1, 2 * 10 ** len(match.group(1)))
 
@@ -238,7 +254,7 @@ def _equal_relations(gold: Form, answer: Form) -> bool:
         return True
     if len(gold.items) != 2 or len(answer.items) != 2:
         return False
-    if _assigns(gold) and _assigns(answer) and {"+"}.isdisjoint(_source(gold.items[0]) + _source(answer.items[0])):
+    if _assigns(gold) and _assigns(answer) and max(len(_source(form.items[0])) for form in (gold, answer)) > 1:
         return False  # the same name was compared above, and a different one is a different answer
     if any(item.kind != "value" for item in (*gold.items, *answer.items)):
         return False
@@ -256,6 +272,11 @@ def _difference(form: Form) -> str:
 def _equal_ratios(gold: Form, answer: Form) -> bool:
     if gold.unit and answer.unit != gold.unit:
         return False
+    if any(
+        first.text != second.text and (first.text[:1] == "0" or second.text[:1] == "0")
+        for first, second in zip(gold.items[1:], answer.items[1:], strict=False)
+    ):
+        return False  # 10:05 is a time, and not 10:5
     return _in_order(gold, answer)
 
 
@@ -264,6 +285,8 @@ def _ratio_and_value(gold: Form, answer: Form) -> bool:
     parts = [_exact(item) for item in ratio.items]
     number = _exact(value)
     if len(parts) != 2 or None in parts or number is None or not parts[1] or ratio.unit:
+        return False
+    if _CLOCK_TIME.fullmatch(":".join(item.text for item in ratio.items)):
         return False
     return bool(re.search(r"\\frac|/", value.text)) and Fraction(parts[0] or 0) / parts[1] == number
 
@@ -280,6 +303,9 @@ def _intervals(form: Form) -> list[Form] | None:
     if form.kind == "relation":
         interval = _interval(form)
         return [interval] if interval else None
+    if form.kind == "list" and form.text == "and":
+        both = _both_bounds(form)
+        return [both] if both else None
     if form.kind == "union" or (form.kind == "list" and form.text == "or"):
         parts = [_intervals(item) for item in form.items]
         names = {_name_of(item) for item in form.items if item.kind == "relation"}
@@ -289,13 +315,30 @@ def _intervals(form: Form) -> list[Form] | None:
     return None
 
 
+def _both_bounds(form: Form) -> Form | None:
+    """Return `x > -2 and x < 5` as the interval that it is, where both bounds are rational numbers."""
+    parts = [_interval(item) for item in form.items if item.kind == "relation" and len(item.items) == 2]
+    names = {_name_of(item) for item in form.items if item.kind == "relation"}
+    if len(form.items) != 2 or len(parts) != 2 or None in parts or len(names) != 1:
+        return None
+    (lower, end), (start, upper) = sorted(((part.text, part.items) for part in parts if part), key=_is_upper)
+    bounds = _exact(end[0]), _exact(upper[1])
+    if None in bounds or (bounds[0] or 0) >= (bounds[1] or 0):
+        return None
+    return Form("bracket", lower[0] + start[1], (end[0], upper[1]))
+
+
+def _is_upper(interval: tuple[str, tuple[Form, ...]]) -> bool:
+    return interval[1][0].text == "-" + _INFINITY
+
+
 def _interval(form: Form) -> Form | None:
     operators = form.text.split()
     items = form.items
     if operators[0] in (">", "\\ge"):
         operators = [_FLIPPED[operator] for operator in reversed(operators)]
         items = items[::-1]
-    if not set(operators) <= {"<", "\\le"} or _name_of(form) is None:
+    if not set(operators) <= {"<", "\\le"} or len(items) > 3 or _name_of(form) is None:
         return None
     if len(items) == 3:
         return Form("bracket", _STARTS_OPEN[operators[0]] + _ENDS_OPEN[operators[1]], (items[0], items[2]))

@@ -39,13 +39,18 @@ _GREEK = (
     "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi"
     "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega"
 )
+_QUANTITIES = (
+    "area|volume|perimeter|circumference|length|width|height|radius|diameter|distance|speed|rate|time|total|sum|difference"
+    "|product|quotient|mean|median|mode|average|range|slope|probability|value|result|answer|remainder|cost|price|profit"
+    "|number|angle|ratio|age|minimum|maximum|max|min"
+)
 _NAME = re.compile(
-    rf"(?:\\text\{{[^{{}}]*\}}|[a-zA-Z]|[A-Z]{{2,3}}|[a-zA-Z]{{3,}}|\\(?:{_GREEK}))"
-    r"(?:_(?:\{[^{}]*\}|\w))?'*"
-    r"(?:\^\{?(?:-1|\*|\\prime)\}?)?(?:\s*\([a-zA-Z0-9, ]*\))?"
+    rf"(?:\\text\{{[^{{}}]*\}}|[a-zA-Z]|[A-Z]{{2,3}}|[A-Z]?(?:{_QUANTITIES})|[A-Z][a-z]{{2,}}|\\(?:{_GREEK}))"
+    r"(?:_(?:\{[^{}]*\}|\w))?'*(?:\^\{?(?:\*|\\prime)\}?|(?<=[A-Zfgh])\^\{?-1\}?)?(?:\s*\([a-zA-Z0-9, ]*\))?"
     r"|\|?\\?(?:overline|angle|triangle)?\s*\{?[A-Z]{1,3}\}?\|?|m?\s*\\angle\s*\{?[A-Z]{1,3}\}?"
 )
-_LETTER_SUM = re.compile(r"[a-zA-Z](?:\s*\+\s*[a-zA-Z])+")
+_LETTERS = re.compile(r"[a-zA-Z](?:\s*\+\s*[a-zA-Z])+|[a-z]{3,}")
+_LEAD = re.compile(r"\\text\s*\{\s*(?:the )?(?:final )?answer(?: is)?\s*:?\s*\}\s*(?=\S)", re.IGNORECASE)
 _TEXT_WITH_NUMBER = re.compile(r"\\text\s*\{([^{}]*\d[^{}]*)\}")
 _CLOCK = re.compile(r"(?P<head>\d{1,2}:\d\d)\s*(?:\\text\{)?\s*(?P<half>[ap])\.?\s?m\.?\s*\}?", re.IGNORECASE)
 
@@ -80,7 +85,7 @@ def read_form(text: str) -> Form | None:
     """
     if len(text) > MAX_CHARACTERS:
         return Form("words", text.strip())
-    text = tidy(text)
+    text = _LEAD.sub("", tidy(text))
     if not text:
         return None
     if max(_depths(text)) > _MAX_DEPTH:
@@ -88,10 +93,14 @@ def read_form(text: str) -> Form | None:
     return _read(text, outermost=True)
 
 
-def is_name(text: str) -> bool:
-    r"""Whether the left side of an equation only names the answer: `x`, `f(x)`, `\text{Area}`, `AB`, `m+n`."""
+def is_name(text: str, *, loosely: bool = False) -> bool:
+    r"""Whether the left side of an equation only names the answer: `x`, `f(x)`, `\text{Area}`, `AB`.
+
+    Loosely, a sum of letters (`m+n`) and a run of them (`abc`) are names too. In a gold they are not: `x+y = 7` is a
+    line.
+    """
     text = text.strip()
-    return bool(_NAME.fullmatch(text) or _LETTER_SUM.fullmatch(text))
+    return bool(_NAME.fullmatch(text) or (loosely and _LETTERS.fullmatch(text)))
 
 
 def has_words(text: str) -> bool:

@@ -3,7 +3,9 @@ r"""The letter, or letters, of a multiple-choice question.
 The gold is one or more capital letters: `C`, `(C)`, `C. 42`, `\text{(C)}`, `A, C`. The answer is what is marked as such
 (see `answer_text`), else the last sentence of the form `… option C`, else a completion that is the letter alone.
 Letters may stand in brackets, in bold, or with their option's text behind them. An `A` or `I` that begins a sentence
-of prose is a word. The answer's set of letters must be the gold's: `A or C` does not answer `C`.
+of prose is a word. The answer's set of letters must be the gold's: `A or C` does not answer `C`. Nor does an answer
+that denies its letter, or has another one behind it (but for `C, not B` and what follows `because`), unless it is the
+gold's own text.
 """
 
 from __future__ import annotations
@@ -16,15 +18,26 @@ from vipray.verifiers.latex_text import tidy
 from vipray.verifiers.protocol import Score
 
 _MAX_CHARACTERS = 1_000
-_LETTER = r"\(?\s*([A-Za-z])\s*\)?"
-_ALONE = re.compile(rf"(?:(?:option|choice|answer)\s+)?{_LETTER}\s*[.:)]?\s*", re.IGNORECASE)
-_SEVERAL = re.compile(rf"{_LETTER}(?:\s*(?:[,;/&]|,?\s*and|,?\s*or)\s*(?:option\s+)?{_LETTER})+\s*\.?", re.IGNORECASE)
+_ALONE = re.compile(r"(?:(?:option|choice|answer) )?[(\[]? ?([A-Za-z]) ?[)\]]? ?[.:)]? ?", re.IGNORECASE)
+_SEPARATOR = re.compile(r" ?[,;/&] ?(?:and )?| and ")
 _TOGETHER = re.compile(r"[A-Z]{2,6}")
 _WITH_TEXT = re.compile(
-    r"(?:(?:option|choice)\s+)?(?:\(([A-Z])\)|([A-Z])(?=\s*[.:)\],]\s|[.:)\]]\S)|([B-HJ-Z])(?=\s+\S))(?P<rest>.*)",
+    r"(?:(?:option|choice) )?(?:\(([A-Z])\)|([A-Z])(?=\s*[.:)\],]\s|[.:)\]]\S)|([B-HJ-Z])(?=\s+\S))(?P<rest>.*)",
     re.DOTALL,
 )
+_REASON = re.compile(r"\b(?:because|since|as)\b", re.IGNORECASE)
 _AND_ANOTHER = re.compile(r"[\s.:)]*(?:(?:and|or)\b|[,/]\s*\(?(?:[A-Z]\)|[A-Z](?![a-zA-Z'])))")
+_NOT_ANOTHER = re.compile(r"[,;]? (?:and )?not (?:option )?\(?[A-Z]\)?(?![\w'])")
+_ANOTHER = re.compile(
+    r"[(\[][A-Za-z][)\]]|(?<![\w'’])(?:[B-HJ-Z](?![\w'’-])|[AI](?=\s*(?:[.:)\],;/&|+]|$))|[a-z]\))"
+    r"|\b(?:or|and|vs\.?|versus|then|but|be|option|choice|maybe|perhaps|with|is) \(?[A-Za-z](?![\w'’-])"
+    r"|^[\s.:)]*(?:and|or|vs|versus)\b"
+)
+_DENIES = re.compile(
+    r"\b(?:not|never|cannot|neither|nor|wrong|incorrect|false|eliminat\w*|exclud\w*|rul(?:e|es|ed|ing) out|reject\w*"
+    r"|discard\w*|avoid\w*|doubt\w*|either|between|unlikely|except|maybe|perhaps|possibly|might|could)\b|n['’]t\b",
+    re.IGNORECASE,
+)
 _LETTER_FIRST = re.compile(r"\(?[A-Z][.):]\s")
 _OPTION = re.compile(r"\b(?:option|choice|select|choose|pick)\s+(?:is\s+)?\**\(?([A-Z])\)?(?![a-zA-Z'])")
 
@@ -41,8 +54,10 @@ class MultipleChoiceVerifier:
             answer = _answer(own_words(prompt.text, completion))
         except CutAnswerError as error:
             return Score.wrong("", f"no answer: {error}")
+        if answer and tidy(answer) == tidy(prompt.answer):
+            return Score.correct(answer)
         letters = read_letters(answer)
-        if not letters:
+        if not letters or _hedges(answer, letters):
             return Score.wrong(answer, "no letter of an option was found")
         return Score.correct(answer) if letters == gold else Score.wrong(answer)
 
@@ -59,18 +74,29 @@ def read_letters(text: str) -> frozenset[str]:
     """
     if len(text) > _MAX_CHARACTERS:
         return frozenset()
-    text = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", tidy(text)).strip(" .")
+    text = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", tidy(text)).strip(" .").split())
     alone = _ALONE.fullmatch(text)
     if alone:
         return frozenset(alone.group(1).upper())
-    if _SEVERAL.fullmatch(text):
-        return frozenset(letter.upper() for letter in re.findall(r"(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])", text))
+    parts = [_ALONE.fullmatch(part) for part in _SEPARATOR.split(text)]
+    if all(parts):
+        return frozenset(part.group(1).upper() for part in parts if part)
     if _TOGETHER.fullmatch(text) and len(set(text)) == len(text) and list(text) == sorted(text):
         return frozenset(text)
     named = _WITH_TEXT.fullmatch(text)
     if named is None or _AND_ANOTHER.match(named["rest"]):
         return frozenset()
     return frozenset(next(group for group in named.groups()[:3] if group))
+
+
+def _hedges(answer: str, letters: frozenset[str]) -> bool:
+    """Whether an answer that names one letter denies it, or names another one behind it."""
+    text = tidy(answer)
+    named = _WITH_TEXT.fullmatch(text)
+    if len(letters) != 1 or named is None:
+        return False
+    rest = _NOT_ANOTHER.sub("", _REASON.split(named["rest"], maxsplit=1)[0])
+    return bool(_ANOTHER.search(rest) or _DENIES.search(rest))
 
 
 def _answer(text: str) -> str:
@@ -81,6 +107,6 @@ def _answer(text: str) -> str:
     if _LETTER_FIRST.match(text.strip()) and "\n" not in text.strip():
         return text.strip()
     options = _OPTION.findall(sentence)
-    if len(set(options)) == 1:
-        return str(options[0])
+    if options and not _DENIES.search(sentence) and not _ANOTHER.search(_OPTION.sub("#", sentence)):
+        return str(options[0]) if len(set(options)) == 1 else ""
     return sentence if sentence.strip(" .*_`") == text.strip(" .*_`\n") else ""

@@ -5,15 +5,22 @@ The gold is JSON with one of two keys:
     {"stdin_stdout": [["3 4\n", "7\n"], …]}     the code is a program; each input has to give its output
     {"asserts": ["assert add(3, 4) == 7", …]}    the code is a module; each test has to run through
 
+A test with `assert` uses the names of the code. Where it uses more than one name that neither it, the builtins nor the
+standard library's modules define, the code could supply what it is compared with, as in `assert isclose(f(2), 4.0)`.
+Such a test must be nothing but comparisons of a value of the code with one that the code has no part in, or the gold
+must say which names are the code's: `{"asserts": […], "names": ["encode", "decode"]}`. Tests that touch no code, and
+programs of which no output is asked, are refused: anything would pass them.
+
 Outputs are compared line by line, without white space at the ends of lines and without empty lines at the end; a
 program must also end with status 0. Tests with `assert` run in another process than the code, and see of it what
 crosses as values of builtin types (see `sandbox/judge.py`); a name that they share with a builtin is the builtin.
 Arguments go to the code as copies. The code is never shown what is expected of it, and nothing that it prints, writes
 or exits with is taken for a verdict.
 
-The code is what the last fenced block of the completion holds, of those that are marked `python`, `py` or not at all.
-It has the standard library alone. Code that uses up its processor time is wrong; where the wall clock runs out before
-that, the machine may have been busy, and the outcome is `timeout`.
+The code is what the last fenced block of the completion holds that is marked `python` or `py`; without such a block,
+the last one that is not marked at all. Blocks in thinking do not count, and where the last block was cut there is no
+code. It has the standard library alone. Code that uses up its processor time is wrong; where the wall clock runs
+out before that, the machine may have been busy, and the outcome is `timeout`.
 """
 
 from __future__ import annotations
@@ -40,9 +47,13 @@ from vipray.verifiers.sandbox.launch import (
     run_program,
     run_tests,
 )
+from vipray.verifiers.sandbox.names import compares_with_own_values, names_of_code
 
-_BLOCK = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-_LANGUAGES = ("", "python", "py", "python3")
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w.]*)(.*)$")
+_PYTHON = re.compile(r"(?:python|py)[\d.]*", re.IGNORECASE)
+_HAS_THOUGHT = re.compile(r"</(?:think|thinking|thoughts?|reasoning)>|<\|end_of_thought\|>", re.IGNORECASE)
+_THINKS = re.compile(r"<(?:think|thinking|thoughts?|reasoning)>|<\|begin_of_thought\|>", re.IGNORECASE)
+_MIN_ECHO = 20  # characters of a prompt that is recognised
 _PROBE_S = 30.0
 
 
@@ -85,7 +96,7 @@ class PythonTestsVerifier:
             tests = parse_tests(prompt.answer)
         except ValueError as error:
             return Score.unscorable(str(error))
-        code = extract_code(completion)
+        code = extract_code(_without_thinking(prompt.text, completion))
         if code is None:
             return Score.wrong("", "no fenced block of Python code")
         deadline = time.monotonic() + self._config.timeout_s
@@ -137,16 +148,38 @@ class PythonTestsVerifier:
         return ending.last_words or f"ended with status {ending.status}"
 
 
-def extract_code(completion: str) -> str | None:
-    r"""Return the last fenced block of Python, or None.
+def _without_thinking(prompt_text: str, completion: str) -> str:
+    """What follows an echo of the prompt and thinking; thinking that never ends is followed by nothing.
 
-    >>> extract_code("First:\n```python\nx = 1\n```\nThen:\n```\nx = 2\n```\n")
-    'x = 2\n'
-    >>> extract_code("x = 1") is None
-    True
+    Not `answer_text.own_words`, which would cut off code at a comment such as `# Question:`.
     """
-    blocks = [code for language, code in _BLOCK.findall(completion) if language.lower() in _LANGUAGES]
-    return blocks[-1] if blocks else None
+    question = prompt_text.strip()
+    text = completion.rpartition(question)[2] if len(question) >= _MIN_ECHO else completion
+    return _THINKS.split(_HAS_THOUGHT.split(text)[-1], maxsplit=1)[0]
+
+
+def extract_code(completion: str) -> str | None:
+    r"""Return the last fenced block of Python, or None where there is none or the last one is cut.
+
+    >>> extract_code("First:\n```python\nx = 1\n```\nThen:\n```py\nx = 2\n```\nIt prints:\n```\n2\n```\n")
+    'x = 2\n'
+    >>> extract_code("x = 1") is None, extract_code("```\nx = 1\n```\nBetter:\n```python\nx =") is None
+    (True, True)
+    """
+    blocks: dict[bool, str] = {}  # the last one that is marked, and the last one that is not
+    fence, language, lines = "", "", list[str]()
+    for line in completion.splitlines(keepends=True):
+        match = _FENCE.match(line)
+        if not fence and match:
+            fence, language, lines = match[1], match[2], []
+        elif match and match[1].startswith(fence) and not match[2] and not match[3].strip():
+            if not language or _PYTHON.fullmatch(language):
+                blocks[bool(language)] = "".join(lines)
+            fence = ""
+        elif fence:
+            lines.append(line)
+    is_cut = fence and (not language or _PYTHON.fullmatch(language))
+    return None if is_cut else blocks.get(True, blocks.get(False))
 
 
 @lru_cache(maxsize=1024)
@@ -160,12 +193,15 @@ def parse_tests(gold: str) -> Tests:
         found = json.loads(gold)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the tests are not JSON: {error}") from None
+    names = found.pop("names", None) if isinstance(found, dict) and "asserts" in found else None
     if not isinstance(found, dict) or len(found) != 1 or not found.keys() <= {"stdin_stdout", "asserts"}:
         raise ValueError("the tests must be an object with one key, stdin_stdout or asserts")
+    if names is not None and not (isinstance(names, list) and names and all(isinstance(name, str) for name in names)):
+        raise ValueError("names must be a list of the names of the code under test")
     ((kind, items),) = found.items()
     if not isinstance(items, list) or not items:
         raise ValueError(f"{kind} must be a list with at least one test")
-    return Tests(pairs=_pairs(items)) if kind == "stdin_stdout" else Tests(asserts=_asserts(items))
+    return Tests(pairs=_pairs(items)) if kind == "stdin_stdout" else Tests(asserts=_asserts(items, names))
 
 
 def _pairs(items: list[object]) -> tuple[tuple[str, str], ...]:
@@ -174,10 +210,12 @@ def _pairs(items: list[object]) -> tuple[tuple[str, str], ...]:
         if not isinstance(item, list) or len(item) != 2 or not all(isinstance(text, str) for text in item):
             raise ValueError(f"stdin_stdout, test {number}: must be a list of two strings, input and output")
         pairs.append((item[0], item[1]))
+    if not any(output.strip() for _, output in pairs):
+        raise ValueError("stdin_stdout asks for no output, so it cannot fail")
     return tuple(pairs)
 
 
-def _asserts(items: list[object]) -> tuple[str, ...]:
+def _asserts(items: list[object], names: list[str] | None) -> tuple[str, ...]:
     tests = []
     for number, item in enumerate(items, start=1):
         if not isinstance(item, str):
@@ -188,8 +226,22 @@ def _asserts(items: list[object]) -> tuple[str, ...]:
             raise ValueError(f"asserts, test {number}: {error}") from None
         if not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
             raise ValueError(f"asserts, test {number}: holds no assert, so it cannot fail")
+        _check_names(f"asserts, test {number}", item, names)
         tests.append(item)
     return tuple(tests)
+
+
+def _check_names(where: str, test: str, allowed: list[str] | None) -> None:
+    """Refuse a test that touches no code, or in which the code could supply what it is compared with."""
+    used = names_of_code(test)
+    if not used:
+        raise ValueError(f"{where}: touches no code, only builtins and what it defines itself")
+    is_clear = len(used) == 1 or compares_with_own_values(test) if allowed is None else used <= set(allowed)
+    if not is_clear:
+        raise ValueError(
+            f"{where}: uses {', '.join(sorted(used))}, which it does not define: import or define what is not the "
+            'code\'s, or name all that is, such as "names": ["encode", "decode"]'
+        )
 
 
 def _lines(text: str) -> list[str]:

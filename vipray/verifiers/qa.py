@@ -5,8 +5,9 @@ else what follows the last `Answer:` or `answer is`, else the whole response.
 
 Normalised is as in SQuAD: lower case, without punctuation, without `a`, `an`, `the`, with single spaces. It is
 stricter where that would pay for something else: the point and the sign of a number stay (`1.5` is not `15`, `-3` is
-not `3`), and so do `+` and `#` after a letter (`C++`). Where nothing would be left of the gold (`A`, `The The`), both
-sides keep their articles, and where still nothing is left (`!!!`), their punctuation: an empty answer matches nothing.
+not `3`), what joins two digits (`9/11`, `10:30`), `<`, `>` and `^`, and `+`, `#` and a last `-` after a letter (`C++`,
+`O-`). An article at the very end is a name (`Vitamin A`). Where nothing would be left of the gold, both sides keep
+their articles, and where still nothing is left (`!!!`), their punctuation: an empty answer matches nothing.
 The best over the gold and its aliases counts. Exact match is never above F1.
 """
 
@@ -25,9 +26,17 @@ from vipray.verifiers.protocol import Score
 
 Metric = Literal["em", "f1"]
 
-_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b(?!(?:\s+(?:a|an|the))*\s*$)")  # `Vitamin A` ends in a name
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_KEPT = re.compile(r"(?<=\d)[.,](?=\d)|(?<![\w)])-(?=\.?\d)|(?<=\d)-(?=\d)|(?<!\w)\.(?=\d)|(?<=[^\W\d_])[+#]+")
+_MINUS_APART = re.compile(r"(?<![\w)])-\s+(?=\.?\d)")
+_KEPT = re.compile(
+    r"(?<=\d)[.,:/'-](?=\d)|(?<![\w)])-(?=\.?\d)|(?<!\w)\.(?=\d)|(?<=[^\W\d_])[+#]+|(?<=[^\W\d_])-(?!\w)|[<>^]"
+)
+_REMOVED = "\0"
+_BETWEEN_DIGITS = re.compile(rf"(?<=\d){_REMOVED}+(?=\d)")
+_ABBREVIATED = re.compile(r"(?:.*\s)?(?:St|Ste|Dr|Mr|Mrs|Ms|Jr|Sr|Prof|Mt|Ft|Gen|Col|Lt|Capt|Sgt|Rev|Gov|Sen|Rep|Hon)")
+_INITIALS = re.compile(r"(?:[A-Z]\.\s)*[A-Z]")
+_SENTENCE_REST = re.compile(r"\. [A-Z][^\s.]*(?: [^\s.]+){0,3}(?=\.(?:\s|$)|\s*$)")
 
 
 class QaVerifier:
@@ -66,7 +75,20 @@ def extract_answer(text: str) -> str:
     if tagged is not None:
         return tagged
     marked = marked_answer(text)
-    return text.strip() if marked is None else marked
+    if marked is None:
+        return text.strip()
+    return _with_abbreviated(text, marked)
+
+
+def _with_abbreviated(text: str, marked: str) -> str:
+    """Return an answer that was cut at the point of `St.` or of initials with what follows there."""
+    end = text.rfind(marked) + len(marked)
+    while text.startswith(". ", end) and (_ABBREVIATED.fullmatch(marked) or _INITIALS.fullmatch(marked)):
+        following = _SENTENCE_REST.match(text, end)
+        if following is None:
+            break
+        marked, end = marked + following.group(), following.end()
+    return marked
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
@@ -105,11 +127,14 @@ def _normalised(text: str) -> str:
 
 
 def _with_articles(text: str) -> str:
-    text = unicodedata.normalize("NFKC", text).casefold().replace("−", "-").replace("–", "-")
-    text = _THOUSANDS.sub("", text)
+    text = unicodedata.normalize("NFKC", text).casefold().replace("−", "-").replace("–", "-").replace("⁄", "/")
+    text = _MINUS_APART.sub("-", _THOUSANDS.sub("", text)).replace(_REMOVED, " ")
     kept = {index for match in _KEPT.finditer(text) for index in range(*match.span())}
-    characters = (character for index, character in enumerate(text) if index in kept or not _is_punctuation(character))
-    return " ".join("".join(characters).split())
+    marked = "".join(
+        _REMOVED if _is_punctuation(character) and index not in kept else character
+        for index, character in enumerate(text)
+    )
+    return " ".join(_BETWEEN_DIGITS.sub(" ", marked).replace(_REMOVED, "").split())
 
 
 def _is_punctuation(character: str) -> bool:

@@ -1,9 +1,10 @@
 r"""Equality of two LaTeX expressions that are no plain rational numbers, on math-verify's parser and sympy.
 
-Two expressions count as equal where they agree to `_DIGITS` digits: as numbers, or at every one of several fixed
-rational points of their variables, of both signs. That decides roots, logarithms, polynomials and rational functions
-without `simplify`, which can run for hours. Where a square root of a variable makes an answer right for positive
-values alone, it is refused.
+Two expressions count as equal where their difference is zero: as numbers, or at every one of several fixed rational
+points of their variables, with every mix of signs. The difference is worked out to as many digits as it takes to see
+that it is none, with the size of what is subtracted taken into account: `e^{100}+1` is not `e^{100}`. That decides
+roots, logarithms, polynomials and rational functions without `simplify`, which can run for hours. Where a square root
+of a variable makes an answer right for positive values alone, it is refused.
 
 What would not end, or fill the memory, is refused before it is parsed (`check_cost`). Sums, products, integrals and
 limits are not worked out: such answers are right only as the same text.
@@ -12,8 +13,10 @@ limits are not worked out: such answers are right only as the same text.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
+import random
 import re
 from typing import Any
 
@@ -23,19 +26,26 @@ _log = logging.getLogger(__name__)
 
 _DIGITS = 40
 _WORKING_DIGITS = 60
+_SHOWN_DIGITS = 20  # of a difference that is not zero
+_DIGITS_PER_BIT = 0.9  # three times log10(2): a difference can be smaller than 1 by as much as its parts are larger
+_MAX_WORKING_DIGITS = 30_000
 _MAX_CHARACTERS = 400
 _MAX_DEPTH = 10
+_MAX_BARS = 8
 _MAX_TOWER = 2  # powers above each other
 _MAX_EXPONENT = 10_000
 _MAX_LITERAL_DIGITS = 60
 _SYMBOL_BITS = 4.0  # of a variable at the points where it is tried
 _MAX_SIZE_BITS = 100_000.0  # of a value: sympy works out so many in milliseconds
 _POINTS = ((7, 3), (-5, 7), (13, 11), (-17, 4), (1, 9))
+_FAR_POINTS = ((10007, 3), (-20011, 7))  # where no variable stands in an exponent
+_MAX_SIGN_MIXES = 8
 _ENOUGH_POINTS = 3
 
-_READABLE = re.compile(r"[A-Za-z0-9\\{}()\[\]|^_+\-*/!., ']*")
+_READABLE = re.compile(r"[A-Za-z0-9\\{}()\[\]|^_+\-*/!., ]*")
 _NEVER = re.compile(
-    r"\\(?:sum|prod|int|oint|iint|lim|dots|ldots|cdots|bigcup|bigcap|begin|text|overline|circ)(?![a-zA-Z])"
+    r"\\(?:sum|prod|int|oint|iint|lim|dots|ldots|cdots|bigcup|bigcap|begin|text|overline|circ|prime|bar|hat|vec|tilde|dot)"
+    r"(?![a-zA-Z])"
 )
 _EXPONENT = re.compile(r"\^\s*(?:\{\s*)?[-+]?\s*(\d+)(?!\s*\.?\d)")
 _POWER = re.compile(r"\^|\*\*")
@@ -43,6 +53,7 @@ _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)")
 _FACTORIAL = re.compile(r"(\d+|\))\s*!")
 _LOG_BASE = re.compile(r"\\log_\{?(\w+)\}?\s+(\w+)")
 _SPECIAL = re.compile(r"\\(?:Gamma|zeta|gcd|lcm|mod|pmod|bmod)")
+_IMPROPER = re.compile(r"(?<![\^_\d.])\d+\s*\\frac\{(\d+)\}\{(\d+)\}")
 _ADJACENT_NUMBERS = re.compile(r"\d\s+\d|\d_\{?\d")
 
 
@@ -57,6 +68,8 @@ def check_cost(text: str) -> None:
         raise TooCostlyError(f"an expression of more than {_MAX_CHARACTERS} characters")
     if _depth(text) > _MAX_DEPTH:
         raise TooCostlyError(f"brackets nested more than {_MAX_DEPTH} deep")
+    if text.count("|") > _MAX_BARS:
+        raise TooCostlyError(f"more than {_MAX_BARS} bars")
     if any(int(digits[:9]) > _MAX_EXPONENT for digits in _EXPONENT.findall(text)):
         raise TooCostlyError(f"an exponent over {_MAX_EXPONENT}")
     if any(len(digits) > _MAX_LITERAL_DIGITS for digits in re.findall(r"\d+", text)):
@@ -93,12 +106,10 @@ def equal(gold: str, answer: str) -> bool:
     points = _points(first, second)
     agreed = 0
     for point in points:
-        left, right = _at(first, point), _at(second, point)
-        if left is None or right is None:
-            continue
-        if not _close(left, right):
+        same = _same_number(_put(first, point), _put(second, point))
+        if same is False:
             return False
-        agreed += 1
+        agreed += bool(same)
     return agreed >= min(_ENOUGH_POINTS, len(points))
 
 
@@ -113,18 +124,21 @@ def sign_of_ratio(gold: str, answer: str) -> int | None:
         return None
     import sympy
 
-    found: Any = None
+    ratio: Any = None
     agreed = 0
-    for point in _points(first, second):
-        left, right = _at(first, point), _at(second, point)
-        if left is None or right is None or _is_zero(left) or _is_zero(right):
+    points = _points(first, second)
+    for point in points:
+        left, right = _put(first, point), _put(second, point)
+        if _same_number(left, sympy.S.Zero) is not False or _same_number(right, sympy.S.Zero) is not False:
             continue
-        if found is not None and not _close(found, right / left):
+        if ratio is None:
+            ratio = right / left
+        elif not _same_number(ratio * left, right):
             return None
-        found = right / left
         agreed += 1
-    if found is None or agreed < min(_ENOUGH_POINTS, len(_points(first, second))):
+    if ratio is None or agreed < min(_ENOUGH_POINTS, len(points)):
         return None
+    found = ratio.evalf(_WORKING_DIGITS)
     if abs(sympy.im(found)) > sympy.Float(10) ** -_DIGITS:
         return None
     return 1 if sympy.re(found) > 0 else -1
@@ -189,9 +203,11 @@ def _parsed(text: str) -> Any:
     text = _LOG_BASE.sub(r"\\log_{\1}{\2}", text)
     if not _READABLE.fullmatch(text) or _NEVER.search(text) or _ADJACENT_NUMBERS.search(text) or not text.strip():
         return None
+    if any(int(top) >= int(bottom) for top, bottom in _IMPROPER.findall(text)):
+        return None  # 1\frac{3}{2}: a mixed number or a product?
     try:
         return _read(text)
-    except TooCostlyError:
+    except (TooCostlyError, MemoryError):
         raise
     except RecursionError:
         raise TooCostlyError("an expression that is too deeply nested") from None
@@ -248,41 +264,93 @@ def _decimal(match: re.Match[str]) -> str:
 
 
 def _points(first: Any, second: Any) -> list[dict[Any, Any]]:
+    """Return where two expressions are compared: near and far, with several variables at every mix of signs."""
     import sympy
 
     symbols = sorted(first.free_symbols | second.free_symbols, key=str)
     if not symbols:
         return [{}]
+    values = _POINTS if _grows_fast(first) or _grows_fast(second) else (*_POINTS, *_FAR_POINTS)
+    if len(symbols) == 1:
+        return [{symbols[0]: sympy.Rational(*value)} for value in values]
+    draw = random.Random(0)
+    mixes = list(itertools.islice(itertools.product((1, -1), repeat=min(len(symbols), 3)), _MAX_SIGN_MIXES))
     return [
         {
-            symbol: sympy.Rational(top + 2 * place * (1 if top > 0 else -1), bottom + 3 * place)
+            symbol: sympy.Rational(
+                draw.randint(1, 29) * (signs[place] if place < len(signs) else draw.choice((1, -1))),
+                draw.choice((7, 11, 13)) + 30 * place,
+            )
+            * (1 if values is _POINTS else draw.choice((1, 1, 1009)))
             for place, symbol in enumerate(symbols)
         }
-        for top, bottom in _POINTS
+        for signs in mixes * 2
     ]
+
+
+def _grows_fast(expression: Any) -> bool:
+    """Whether a variable stands in an exponent or under a factorial."""
+    import sympy
+
+    fast = expression.atoms(sympy.Pow, sympy.exp, sympy.factorial, sympy.binomial, sympy.gamma)
+    return any(part.args[-1].free_symbols or not part.is_Pow for part in fast if part.free_symbols)
+
+
+def _same_number(left: Any, right: Any) -> bool | None:
+    """Whether two numbers are equal, or None where one of them has no value (a pole, an undefined function).
+
+    Raises:
+        TooCostlyError: that takes too many digits.
+    """
+    if left == right:
+        return True if _at(left, {}) is not None else None
+    if left.is_Rational and right.is_Rational:
+        return False
+    digits = _WORKING_DIGITS + int(_DIGITS_PER_BIT * max(_check_size(left), _check_size(right)))
+    if digits > _MAX_WORKING_DIGITS:
+        raise TooCostlyError("a difference that takes too many digits")
+    difference = _value(left - right, _SHOWN_DIGITS, digits)
+    return None if difference is None else _is_zero(difference, digits)
 
 
 def _at(expression: Any, point: dict[Any, Any]) -> Any:
     """Return the value at a point, or None where there is none (a pole, an undefined function)."""
+    return _value(_put(expression, point), _WORKING_DIGITS, 2 * _WORKING_DIGITS)
+
+
+def _put(expression: Any, point: dict[Any, Any]) -> Any:
+    """Return an expression with the values of a point in it; not a number where that cannot be done."""
+    import sympy
+
     try:
-        found = expression.subs(point).evalf(_WORKING_DIGITS)
+        return expression.subs(point) if point else expression
+    except RecursionError:
+        raise TooCostlyError("an expression that is too deeply nested") from None
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - sympy raises every kind of error on what has no value
+        _log.debug("no value", exc_info=True)
+        return sympy.nan
+
+
+def _value(number: Any, num_digits: int, most_digits: int) -> Any:
+    """Return a number to `num_digits` digits, worked out with at most `most_digits`, or None where it has no value."""
+    try:
+        found = number.evalf(num_digits, maxn=most_digits)
         is_plain = all(part.is_Float or part.is_Rational for part in found.as_real_imag())
     except RecursionError:
         raise TooCostlyError("an expression that is too deeply nested") from None
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - sympy raises every kind of error on what has no value
         _log.debug("no value", exc_info=True)
         return None
     return found if is_plain else None
 
 
-def _is_zero(number: Any) -> bool:
-    """Whether a number is zero; one that sympy found no correct digit of is what cancellation leaves."""
-    return all(part == 0 or getattr(part, "_prec", 99) <= 2 for part in number.as_real_imag())
-
-
-def _close(left: Any, right: Any) -> bool:
+def _is_zero(number: Any, num_digits: int) -> bool:
+    """Whether a difference is zero; one that sympy found no correct digit of is what cancellation leaves."""
     import sympy
 
-    if _is_zero(left) or _is_zero(right):
-        return _is_zero(left) and _is_zero(right)
-    return bool(abs(left - right) <= abs(left) * sympy.Float(10) ** -_DIGITS)
+    least = sympy.Float(10) ** -(num_digits - _SHOWN_DIGITS)
+    return all(part == 0 or getattr(part, "_prec", 99) <= 2 or abs(part) < least for part in number.as_real_imag())

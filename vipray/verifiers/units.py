@@ -2,6 +2,7 @@ r"""What stands behind a number: units, percent signs, words of scale, and prose
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -26,13 +27,34 @@ _CHANGES_VALUE = re.compile(
     r"\b(?:is|are|was|were|be|plus|minus|times(?!\s+(?:as|per|each|a)\b|\s*$)|squared|cubed|half|halves|thirds?|quarters?"
     r"|fifths?|tenths?|hundredths?|dozens?|score|pairs?|one|two|three|four|five|six|seven|eight|nine|ten|more|less"
     r"|fewer|than|not|never|no|over|divided|negative|multiplied|twice|double|and|or|if|unless|when|otherwise|except|maybe"
-    r"|perhaps|either|neither|factorial|root|power|remainder|point|wrong|false|incorrect|base|mod|modulo|instead|but)\b",
+    r"|perhaps|either|neither|factorial|root|power|remainder|point|wrong|false|incorrect|cannot|\w+n['’]t|fails?|failed|impossible|doubtful|unlikely|invalid|rejected|excluded|base|mod|modulo|instead|but"
+    r"|eleven|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|zero|couples?|trios?|gross|once|thrice|third"
+    r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w*illion|n)ths?|\w*illions?"
+    r"|thousands|hundreds|lakhs?|crores?|grand|kilos?|mega|giga|milli|micro|nano|centi|deci|hecto|deca|k|bn|mn|mil"
+    r"|below|under|beneath|underground|deficits?|debts?|overdrawn|in the (?:red|hole)|b\.?\s?c\.?(?:e\.?)?|basis|bps"
+    r"|january|february|(?-i:March|May)|april|june|july|august|september|october|november|december"
+    r"|permille?|mille|ppm|choose|about|almost|nearly|approximately|around|roughly|plus.minus)\b",
     re.IGNORECASE,
 )
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|[$€£¥₹])\s*")
 _CURRENCY_END = re.compile(r"\s*(?:\\\$|[$€£¥₹])$")
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
 _PERCENT = re.compile(r"per ?cent(?:age points?)?\b", re.IGNORECASE)
+_SPELLINGS = {
+    spelling: unit
+    for unit, spellings in {
+        "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
+        "mg": "milligram", "g": "gram", "kg": "kilogram", "ml": "milliliter millilitre", "l": "liter litre",
+        "in": "inch inche inches", "ft": "foot feet", "yd": "yard", "mi": "mile", "lb": "pound lbs", "oz": "ounce",
+        "s": "second sec secs", "min": "minute mins", "h": "hour hr hrs", "mi/h": "mph", "km/h": "kph kmh kmph",
+        "dollar": "usd buck", "cent": "¢", "euro": "eur",
+    }.items()
+    for spelling in spellings.split()
+}  # fmt: skip
+_KNOWN_UNITS = set(_SPELLINGS.values()) - {"in"}
+_DIMENSIONS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+_NO_UNITS = ("in", "of", "for", "each")  # in front of other words
+_PER = ("per", "a", "an", "each", "every")
 
 
 class Measured(NamedTuple):
@@ -58,7 +80,7 @@ def without_words(text: str) -> Measured:
     scale, _, rest = tail.partition(" ")
     if scale.lower() in _SCALES and exact_value(_CURRENCY.sub("", head)) is not None:
         head, tail = f"{head}*10^{{{_SCALES[scale.lower()]}}}", rest
-    if _CHANGES_VALUE.search(tail) or any(word in _SCALES for word in tail.lower().split()):
+    if changes_value(tail):
         return Measured(text)
     return Measured(head, "", True) if _PERCENT.match(tail) else Measured(head, unit_name(tail))
 
@@ -96,13 +118,22 @@ def _split_text_unit(text: str) -> Measured:
         return Measured(text)
     name = match.group(1).strip()
     first, _, rest = name.partition(" ")
-    if first.lower() in _SCALES:
+    if first.lower() in _SCALES and not changes_value(rest):
         return Measured(f"({head})*10^{{{_SCALES[first.lower()]}}}", unit_name(rest))
     if _PERCENT.fullmatch(name):
         return Measured(head, "", True)
-    if _CHANGES_VALUE.search(name) or re.search(r"\d", name):
+    if changes_value(name) or re.search(r"\d", name):
         return Measured(text)
     return Measured(head, unit_name(name + (match.group(2) or "")))
+
+
+def changes_value(words: str) -> bool:
+    """Whether words behind a number may make it another number: `dozen`, `eighths`, `or more`, `below zero`.
+
+    >>> changes_value("eighths of an inch"), changes_value("months in the north")
+    (True, False)
+    """
+    return bool(_CHANGES_VALUE.search(words)) or any(word in _SCALES for word in words.lower().split())
 
 
 def unit_name(unit: str) -> str:
@@ -112,3 +143,48 @@ def unit_name(unit: str) -> str:
     if len(first) > 3 and first.endswith("s") and not first.endswith("ss"):
         first = first[:-1]
     return f"{first} {rest}".strip()
+
+
+def same_unit(first: str, second: str) -> bool:
+    """Whether two units, as `unit_name` gives them, may be the same: equal, or one of them says less.
+
+    >>> same_unit("centimeter", "cm"), same_unit("square feet", "ft^2"), same_unit("mile", "mile per hour")
+    (True, True, False)
+    >>> same_unit("apple", "apple in total"), same_unit("", "cm")
+    (True, True)
+    """
+    (unit, rest), (other, other_rest) = _unit_and_rest(first), _unit_and_rest(second)
+    if not unit or not other:
+        return True
+    return unit == other and (rest == other_rest or not rest or not other_rest)
+
+
+@functools.lru_cache(maxsize=4096)
+def _unit_and_rest(name: str) -> tuple[str, str]:
+    """Return a unit in one spelling, such as `ft^2` or `mi/h`, and the words that follow it."""
+    words = re.sub(r"\s*/\s*", " per ", name).split()
+    unit, words = _one_unit(words)
+    while words and words[0] in _PER and len(words) > 1:
+        below, words = _one_unit(words[1:])
+        unit = f"{unit}/{below}"
+    return unit, " ".join(words)
+
+
+def _one_unit(words: list[str]) -> tuple[str, list[str]]:
+    if not words or (words[0] in _NO_UNITS and len(words) > 1):
+        return "", words
+    if words[0] in _DIMENSIONS and len(words) > 1:
+        below, rest = _one_unit(words[1:])
+        return below + _DIMENSIONS[words[0]], rest
+    word, power, exponent = words[0].partition("^")
+    unit = _spelling(word) + power + exponent
+    if len(words) > 1 and (unit == "degree" or _spelling(words[1]) in _KNOWN_UNITS):
+        return f"{unit}{words[1][:1] if unit == 'degree' else ' ' + _spelling(words[1])}", words[2:]
+    return unit, words[1:]
+
+
+def _spelling(word: str) -> str:
+    if word in _SPELLINGS:
+        return _SPELLINGS[word]
+    singular = word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    return _SPELLINGS.get(singular, singular)

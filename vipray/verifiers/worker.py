@@ -6,15 +6,20 @@ import base64
 import json
 import os
 import pickle
+import secrets
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 from vipray.data.prompts import Prompt
 from vipray.errors import ConfigError
@@ -26,6 +31,7 @@ _END_S = 5.0  # for a supervisor to end what is below it
 _SEND_S = 30.0  # an idle worker reads a batch at once
 _LONGEST_REPLY = 64 << 20  # bytes
 _NO_REPLY = "its process sent something that is no score"
+MARK = "VIPRAY_WORKER"  # variable by which everything that a worker has started is known
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -62,6 +68,10 @@ class Worker:
 
     The interpreter is a fresh one: forking a process that has threads copies locks that nobody will release, and the
     standard library's spawning would import the caller's main module again.
+
+    Raises:
+        OSError: the machine has no room for another process.
+        WorkerEndedError: it ended before it was told what to build.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -71,19 +81,29 @@ class Worker:
         self._buffer = b""
         self.is_ready = False
         self.has_retired = False  # it has sent its last score by its own choice
+        self._owed: deque[str] = deque()  # tokens of the answers that it has not scored yet
+        self._mark = secrets.token_hex(16)
         descriptors = (theirs.fileno(), their_lifeline)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "vipray.verifiers.worker_process", *map(str, descriptors)],
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(sys.path), MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
             )
+        except OSError:
+            self._lifeline.close()
+            self._socket.close()
+            raise
         finally:
             theirs.close()
             os.close(their_lifeline)
-        self._send(spec.as_json())
+        try:
+            self._send(spec.as_json())
+        except WorkerEndedError:
+            self.end()
+            raise
 
     @property
     def pid(self) -> int:
@@ -105,18 +125,26 @@ class Worker:
 
     def send(self, batch: Sequence[tuple[Prompt, str]]) -> None:
         """Hand over prompts and completions; `score` then has to be called for each."""
-        self._send([[vars(prompt), completion] for prompt, completion in batch])
+        tokens = [secrets.token_hex(8) for _ in batch]
+        self._owed.extend(tokens)
+        self._send(
+            [[token, vars(prompt), completion] for token, (prompt, completion) in zip(tokens, batch, strict=True)]
+        )
 
     def score(self, timeout_s: float) -> Score:
         """Return the score of the next answer.
 
         Raises:
             DeadlineError: it took longer than `timeout_s` from this call.
-            WorkerEndedError: the worker ended before it.
+            WorkerEndedError: the worker ended before it, or sent what does not bear the answer's token: something
+                else than its loop has written to the socket.
         """
         reply = self._receive(timeout_s)
+        wanted = self._owed.popleft()
         try:
-            reward, outcome, extracted, reason, self.has_retired = reply
+            token, reward, outcome, extracted, reason, self.has_retired = reply
+            if token != wanted:
+                raise ValueError
             return Score(reward, Outcome(outcome), extracted, reason)
         except (TypeError, ValueError):
             raise WorkerEndedError(_NO_REPLY) from None
@@ -137,10 +165,13 @@ class Worker:
         self.hang_up()
         self._socket.close()
         try:
-            return self._process.wait(_END_S)
+            status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
-            return self._process.wait(_END_S)
+            status = self._process.wait(_END_S)
+        if status < 0:  # the supervisor was killed itself, so that it could not end what is below it
+            _end_marked(self._mark)
+        return status
 
     def _send(self, message: object) -> None:
         self._socket.settimeout(_SEND_S)
@@ -178,3 +209,11 @@ class Worker:
             name = signal.Signals(status - EXIT_BY_SIGNAL).name
             return WorkerEndedError(f"its process was ended by {name}")
         return WorkerEndedError(f"its process ended with status {status}")
+
+
+def _end_marked(mark: str) -> None:
+    """Kill what a supervisor has left behind, in whatever session: what has its mark in the environment."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                process.kill()

@@ -1,8 +1,9 @@
 """What a worker does: build its verifiers, then score one answer after the other until the socket closes.
 
 Lines of JSON go both ways. First comes a line with what to build; the reply is `{}`, or `{"refused": …}` where a
-verifier cannot be built. Then come lines with a batch, `[[fields of the prompt, completion], …]`, and each answer is
-replied to with a line of its own as soon as it is scored: `[reward, outcome, extracted, reason, is_last]`. Only numbers
+verifier cannot be built. Then come lines with a batch, `[[token, fields of the prompt, completion], …]`, and each
+answer is replied to with a line of its own as soon as it is scored: `[token, reward, outcome, extracted, reason,
+is_last]`. The token is the answer's, so that nothing else in the socket is taken for its score. Only numbers
 and strings go back, never an object of a verifier. After a reply with `is_last` the worker ends by its own choice.
 """
 
@@ -42,11 +43,11 @@ def serve(socket_fd: int) -> int:
     most_kept = resident_bytes() + _KEPT_SHARE * task["memory_bytes"]
     _send(connection, {})
     for line in lines:
-        for fields, completion in json.loads(line):
+        for token, fields, completion in json.loads(line):
             prompt = Prompt(**fields | {"aliases": tuple(fields["aliases"])})
             score, is_last = _score(build, prompt, completion)
             is_last = is_last or resident_bytes() > most_kept
-            _send(connection, [score.reward, score.outcome, score.extracted, score.reason, is_last])
+            _send(connection, [token, score.reward, score.outcome, score.extracted, score.reason, is_last])
             if is_last:
                 return 0
     return 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -35,6 +36,7 @@ _BATCH = 16  # answers that a worker is sent at once: a message costs less than 
 _LOOK_AHEAD = 16 * _BATCH  # answers of a worker's share that `scores` keeps waiting
 _START_S = 120.0  # for a worker to import what its verifiers need, on a busy machine
 _START_TRIES = 3
+_START_PAUSE_S = 1.0  # where the machine had no room for a process
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,12 @@ class VerifierPool:
         problem = ""
         for _ in range(_START_TRIES):
             self._raise_failure()
-            worker = Worker(self._spec)
+            try:
+                worker = Worker(self._spec)
+            except (OSError, WorkerEndedError) as error:
+                problem = str(error)
+                time.sleep(_START_PAUSE_S)
+                continue
             with self._changed:
                 self._workers[index] = worker
                 if self._failure is not None:

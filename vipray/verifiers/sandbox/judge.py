@@ -7,16 +7,15 @@ asked for attributes, and which compares with nothing. The code is never shown w
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from vipray.verifiers.sandbox.names import names_of_code, standard_modules
 from vipray.verifiers.sandbox.values import UnsendableError, as_bytes, decode, encode, receive
 
 _LONGEST_REASON = 300
@@ -83,18 +82,14 @@ class Code:
 
     def names(self, tests: Sequence[str]) -> dict[str, Any]:
         """What the code has under the names that the tests use; modules of the standard library are the true ones."""
-        nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
-        used = {node.id for node in nodes if isinstance(node, ast.Name)} - set(dir(builtins))
-        bases = {
-            node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        }
-        modules = used & bases & sys.stdlib_module_names
+        modules = {name for test in tests for name in standard_modules(test)}
+        used = {name for test in tests for name in names_of_code(test)}
         found: dict[str, Any] = {name: importlib.import_module(name) for name in modules}
         for name in sorted(used - modules):
             try:
                 found[name] = self.ask({"do": "name", "name": name})
             except AttributeError:
-                continue  # the test defines it, or fails
+                continue  # the test fails where it uses it
         return found
 
 
