@@ -168,6 +168,7 @@ def _as_json(prompts: PromptSet, report: PromptSetReport, rates: BaseRates | Non
             for source in report.sources
         ],
         "places": {reason.name.lower(): list(places) for reason, places in report.places.items()},
+        "notes": list(report.notes),
         "verifiers": _verifiers(prompts),
         "tasks": [
             {"task": task, "verifier": verifier, "prompts": len(lengths), "tokens": _quantiles(lengths)}

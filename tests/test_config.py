@@ -111,6 +111,12 @@ def test_bad_settings_are_refused_with_key_value_and_remedy(path, override, word
     assert all(word in message for word in words), message
 
 
+def test_a_text_can_be_set_to_nothing(path):
+    config = load_config(path, ["data.files.x={path: y, verifier: math}", "data.files.x.verifier=", "run.name="])
+    assert (config.data.files["x"].verifier, config.run.name) == ("", path.stem)
+    assert load_config(path, ["data.system_prompt="]).data.system_prompt is None
+
+
 def test_bf16_needs_engines_that_take_what_the_learner_computes_with(path):
     with pytest.raises(ConfigError, match=r"learner\.precision=bf16 .*set generators\.dtype=bfloat16"):
         load_config(path, ["learner.precision=bf16", "generators.dtype=float32", "weights.rounding=nearest"])

@@ -76,6 +76,32 @@ def test_aliases_in_another_order_are_no_conflict_and_reasoning_gyms_one_example
     assert kept.prompt_ids == ["t/0", "t/2", "t/4"] and dropped(report) == {Reason.DUPLICATE: 2}
 
 
+def test_numbers_agree_by_value_where_the_verifier_compares_values():
+    rows = [prompt(0, "q", "033"), prompt(1, "q", "33"), prompt(2, "r", "1/2"), prompt(3, "r", "0.5")]
+    kept, report = prompt_set(rows)
+    assert kept.prompt_ids == ["t/0", "t/2"] and dropped(report) == {Reason.DUPLICATE: 2}
+    kept, report = prompt_set([prompt(0, "q", "033", "exact"), prompt(1, "q", "33", "exact"), prompt(2, "r")])
+    assert kept.prompt_ids == ["t/2"] and dropped(report) == {Reason.CONFLICT: 2}
+    kept, _ = prompt_set([prompt(0, "q", "9^{9^{9}}"), prompt(1, "q", "9^{9^{9}} "), prompt(2, "r")])
+    assert kept.prompt_ids == ["t/0", "t/2"]
+
+
+@pytest.mark.parametrize("first", ["reasoning_gym", "math"])
+def test_a_prompt_of_a_task_and_of_a_file_is_a_duplicate(first):
+    second = {"reasoning_gym": "math", "math": "reasoning_gym"}[first]
+    kept, report = prompt_set([prompt(0, "q", "7", first), prompt(1, "q", "8", second)])
+    assert kept.prompt_ids == ["t/0"] and dropped(report) == {Reason.DUPLICATE: 1}
+
+
+def test_an_answer_that_cannot_be_graded_conflicts_with_none():
+    rows = [prompt(0, "q", "proof"), prompt(1, "q", "5"), prompt(2, "q", "proof"), prompt(3, "q", "5")]
+    kept, report = build_prompt_set(
+        [source(rows)], byte_tokens, 9, check_gold=lambda p: None if p.answer.isdigit() else "is prose"
+    )
+    assert kept.prompt_ids == ["t/1"]
+    assert dropped(report) == {Reason.UNGRADABLE: 2, Reason.DUPLICATE: 1}
+
+
 @pytest.mark.parametrize("answer", ["", " \n"])
 def test_a_missing_answer_is_refused_unless_dropping_is_asked_for(answer):
     prompts = [prompt(0, "q"), prompt(1, "r", answer)]

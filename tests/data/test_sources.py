@@ -158,6 +158,52 @@ def test_rows_that_are_wrong_are_refused_with_file_and_row(tmp_path, rows, setti
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("verifier", ["math", "gsm8k", "exact", "multiple_choice"])
+def test_several_answers_are_refused_where_the_verifier_takes_one(tmp_path, verifier):
+    rows = [{"prompt": "a", "answer": ["2"]}, {"prompt": "b", "answer": ["2", "4"]}]
+    path = write(tmp_path / "x.jsonl", rows)
+    with pytest.raises(ConfigError, match=rf"x\.jsonl row 2 has 2 answers, .* verifier {verifier} takes one"):
+        load({"x": FileConfig(path, verifier=verifier)})
+    assert [p.aliases for p in prompts_of(load({"x": FileConfig(path, verifier="qa")})[0])] == [(), ("4",)]
+    golds = write(tmp_path / "y.parquet", [verl(0, "a", ["1331", "1728"])])
+    with pytest.raises(ConfigError, match=r"y\.parquet row 1 has 2 answers"):
+        load({"y": FileConfig(golds)})
+
+
+def test_rows_without_an_id_among_others_get_one_that_is_no_number(tmp_path):
+    rows = [{"prompt": "a", "answer": "1", "id": None}, {"prompt": "b", "answer": "1", "id": 1}]
+    path = write(tmp_path / "x.jsonl", rows)
+    kept, _ = load({"x": FileConfig(path, columns=ColumnsConfig(id="id"), verifier="math")})
+    assert kept.prompt_ids == ["x/row-1", "x/1"]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+def test_whole_numbers_are_ids_however_they_are_stored(tmp_path, name):
+    rows = [verl(1.0, "a", "1"), verl(1000.0, "b", "1"), verl(None, "c", "1")]
+    kept, _ = load({"x": FileConfig(write(tmp_path / name, rows))})
+    assert kept.prompt_ids == ["x/1", "x/1000", "x/3"]
+    with pytest.raises(ConfigError, match=r"extra_info\.index must be a text or a whole number, got 1\.5"):
+        load({"x": FileConfig(write(tmp_path / name, [verl(1.5, "a", "1")]))})
+
+
+def test_a_prompt_that_holds_messages_as_json_is_read_as_messages(tmp_path):
+    talk = [{"role": "system", "content": "S."}, {"role": "user", "content": "Where?"}]
+    rows = [{"prompt": json.dumps(talk), "answer": "1"}, {"prompt": '[1, "role"]', "answer": "1"}]
+    kept, _ = load({"x": FileConfig(write(tmp_path / "x.parquet", rows), verifier="math")})
+    assert kept.texts == ["Where?", '[1, "role"]'] and kept.token_ids("x/1") == list(b"S.Where?")
+
+
+def test_columns_that_look_useful_and_are_not_used_are_named(tmp_path):
+    path = write(tmp_path / "x.jsonl", [{"prompt": "a", "answer": "1", "id": "k", "task": "t"}])
+    _, report = load({"x": FileConfig(path, verifier="math")})
+    assert report.lines()[1:] == [
+        "data.files.x: no use is made of its column task or id: to change that, set data.files.x.columns.task=task, "
+        "data.files.x.columns.id=id"
+    ]
+    _, report = load({"x": FileConfig(path, columns=ColumnsConfig(task="task", id="id"), verifier="math")})
+    assert report.notes == ()
+
+
 def test_a_parquet_file_without_the_answers_column_is_refused(tmp_path):
     path = write(tmp_path / "x.parquet", [{"prompt": "a", "label": "1"}])
     with pytest.raises(ConfigError, match=r"x\.parquet row 1 has no answer: it has prompt"):

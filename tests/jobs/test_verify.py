@@ -175,6 +175,14 @@ def test_every_verifier_that_needs_no_run_can_be_named(capfd):
     assert "reasoning_gym" not in text
 
 
+def test_aliases_are_for_verifiers_that_take_them(write, capfd):
+    path = write('{"answer": "b", "gold": "a", "aliases": ["b"]}')
+    assert verify(path, verifier="qa") == 0
+    assert json.loads(capfd.readouterr().out)["reward"] == 1.0
+    for verifier in ("math", "exact", "gsm8k", "multiple_choice"):
+        assert f"line 1: verifier {verifier} takes one gold" in refuse(capfd, path, verifier=verifier)
+
+
 def test_python_tests_run_below_a_worker(write, capfd):
     gold = json.dumps({"asserts": ["assert f(2) == 4"]})
     good, bad = ("```python\ndef f(x): return x * 2\n```", "```python\ndef f(x): return x * 3\n```")

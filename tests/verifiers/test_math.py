@@ -77,9 +77,9 @@ def test_a_number_is_never_picked_out_of_text(completion):
 @pytest.mark.parametrize(
     "words",
     [
-        "eighths", "sevenths", "thousandths", "millionths", "sixteenths", "quintillion", "lakh", "crore", "grand", "kilo",
-        "below", "degrees below zero", "in the red", "in debt", "BC", "B.C.", "dozen", "gross", "hundred and six", "ninety",
-        "or more", "percent of 9",
+        "eighths", "sevenths", "thousandths", "millionths", "sixteenths", "quintillion", "lakh", "crore", "grand",
+        "kilo", "below", "degrees below zero", "in the red", "in debt", "BC", "B.C.", "dozen", "gross",
+        "hundred and six", "ninety", "or more", "percent of 9", "added to x", "repeating", "and up",
     ],
 )  # fmt: skip
 def test_words_that_change_the_value_are_no_unit(words):
@@ -94,7 +94,9 @@ def test_words_that_change_the_value_are_no_unit(words):
         "I doubt that x is 7.", "The wrong answer is 7.", "The total must exceed $7$.", "The value lies above $7$.",
         "It would never be 7.", "This gives a contradiction with $7$.", "We rule out $7$.", "$7$ doesn't work.",
         "The answer isn\u2019t $7$.", "There is no way the answer equals $7$.", "We have roughly $7$ of them.",
-        "It differs from $7$.", "Anything but $7$.", "It is not \\boxed{7}.", "It can't be $\\boxed{7}$.",
+        "It differs from $7$.", "Anything but $7$.",
+        "It is not \\boxed{7}.", "\\boxed{7} is wrong.", "I don't think it is \\boxed{7}", "It can't be $\\boxed{7}$.",
+        "This is not the answer: 7", "Wrong answer: 7",
         "Then divide it by 7.", "It did not increase by 7.", "It fell by 7 or 8 percent.",
     ],
 )  # fmt: skip
@@ -105,7 +107,8 @@ def test_what_is_denied_or_only_a_bound_is_no_answer(completion):
 @pytest.mark.parametrize(
     "completion",
     [
-        "It is not even, so the answer is 7.", "Since 3 does not divide it, x is 7.", "With no discount the total is 7.",
+        "It is not even, so the answer is 7.", "Since 3 does not divide it, x is 7.",
+        "With no discount the total is 7.",
         "The area below the curve is 7.", "The number of integers between 1 and 9 is 7.", "Thus, the sum is $7$.",
         "It fell by 7 percent.", "It increased by 7%.", "The tax comes to 7 percent", "The loss was 7 percent.",
         "It is not \\boxed{3} but \\boxed{7}.", "\\boxed{7}, not \\boxed{3}",
@@ -212,7 +215,7 @@ def test_what_would_not_end_is_refused_at_once(answer):
 def test_long_and_deep_texts_cost_little(completion):
     started = time.monotonic()
     assert score(VERIFIER, "5, 6", completion).reward == 0.0
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 2.0
 
 
 def test_a_lack_of_memory_is_no_verdict(monkeypatch):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.verifiers.support import prompt_of, score
 from vipray.records import Outcome
-from vipray.verifiers.multiple_choice import MultipleChoiceVerifier
+from vipray.verifiers.multiple_choice import MultipleChoiceVerifier, read_letters
 
 VERIFIER = MultipleChoiceVerifier()
 
@@ -62,6 +64,65 @@ def test_the_letter_is_found_however_it_is_written(gold, completion):
 def test_other_letters_and_hedges_are_not_paid(completion):
     found = score(VERIFIER, "C", completion)
     assert (found.reward, found.outcome) == (0.0, Outcome.WRONG)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "Answer: A. B. C. D.",
+        "Answer: A) B) C) D)",
+        "The answer is (B) sky (C) rose",
+        "(B) sky (C) rose",
+        "Answer: B C D",
+        "Answer: B + C",
+        "Answer: B | C",
+        "Answer: (B)(C)",
+        "Answer: B (or C)",
+        "Answer: B vs C",
+        "Answer: B then C",
+        "Answer: B but could be C",
+        "Answer: B: wrong, C: right",
+        "Answer: B is not correct",
+        "Answer: B is eliminated",
+        "Answer: B maybe",
+        "Either option B or C.",
+        "I'd pick between option B and C.",
+        "So option B is incorrect.",
+        "It is not option B.",
+        "I would not choose B.",
+        "We eliminate option B.",
+        "I don't think the answer is B.",
+    ],
+)
+def test_a_letter_among_others_or_one_that_is_denied_is_not_paid(completion):
+    assert score(VERIFIER, "B", completion).outcome is Outcome.WRONG
+    assert score(VERIFIER, "A", completion).outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "Answer: [B]",
+        "The answer is B, not C.",
+        "The answer is B because it is not C.",
+        "Answer: B. A cat",
+        "I choose B.",
+    ],
+)
+def test_a_letter_with_a_reason_or_its_text_is_paid(completion):
+    assert score(VERIFIER, "B", completion).outcome is Outcome.CORRECT
+
+
+def test_the_golds_own_text_is_paid_whatever_it_says():
+    assert score(VERIFIER, "(B) Not vitamin D", "The answer is (B) Not vitamin D.").reward == 1.0
+    assert score(VERIFIER, "(B) Not vitamin D", "The answer is (B) Not vitamin C.").reward == 0.0
+
+
+def test_many_letters_are_read_in_a_moment():
+    start = time.perf_counter()
+    assert not read_letters(" or ".join("ABCDE" * 40) + " maybe")
+    assert not read_letters(", ".join("ABCDE" * 60) + " " * 100 + "?")
+    assert time.perf_counter() - start < 0.5
 
 
 def test_the_article_is_no_choice():

@@ -258,7 +258,7 @@ def test_processor_time_is_wrong_and_wall_time_is_no_evidence(verifier):
     assert score.outcome == "wrong" and "2 s of processor time" in score.reason
     hasty = PythonTestsVerifier(PythonTestsConfig(timeout_s=1.0))
     for score in (
-        of_program(hasty, "import time\ntime.sleep(60)", ["", ""]),
+        of_program(hasty, "import time\ntime.sleep(60)", ["", "1"]),
         of_module(hasty, "import time\ntime.sleep(60)", "assert f() == 1"),
     ):
         assert (score.reward, score.outcome, score.reason) == (0.0, Outcome.TIMEOUT, "the tests took longer than 1 s")
@@ -296,6 +296,15 @@ def test_what_the_code_started_ends_with_it(verifier):
         ('{"asserts": [3]}', "must be a string"),
         ('{"stdin_stdout": [["a"]]}', "test 1: must be a list of two strings"),
         ('{"stdin_stdout": [["a", 3]]}', "test 1: must be a list of two strings"),
+        ('{"stdin_stdout": [["", ""], ["a", " "]]}', "asks for no output"),
+        ('{"asserts": ["assert sorted([2, 1]) == [1, 2]"]}', "test 1: touches no code"),
+        ('{"asserts": ["def check(c):\\n    assert c(1) == 1"]}', "test 1: touches no code"),
+        ('{"asserts": ["assert isclose(add(2, 2), 4.0)"]}', "test 1: uses add, isclose"),
+        ('{"asserts": ["assert add(2, 2) == approx(4.0)"]}', "test 1: uses add, approx"),
+        ('{"asserts": ["e = approx(4)\\nassert add(2, 2) == e"]}', "test 1: uses add, approx"),
+        ('{"asserts": ["assert add(1, 2) == 3 or check(add)"]}', "test 1: uses add, check"),
+        ('{"asserts": ["assert add(1, 2) == 3"], "names": "add"}', "names must be a list"),
+        ('{"asserts": ["assert sub(1, 2) == 3"], "names": ["add"]}', "test 1: uses sub"),
     ],
 )
 def test_tests_that_cannot_be_run_are_found_and_never_paid(verifier, gold, words):
@@ -304,6 +313,29 @@ def test_tests_that_cannot_be_run_are_found_and_never_paid(verifier, gold, words
     score = verifier.verify(bad, f"```python\n{ADD}```")
     assert (score.reward, score.outcome) == (0.0, "unscorable") and words in score.reason
     assert verifier.check_gold(prompt({"asserts": ["assert f(1)"]})) is None
+
+
+def test_a_gold_may_name_all_that_is_the_codes(verifier):
+    test = "x = encode('abc')\nassert decode(x) == 'abc' and x != 'abc'"
+    gold = prompt({"asserts": [test], "names": ["encode", "decode"]})
+    code = "def encode(s): return s[::-1]\ndef decode(s): return s[::-1]\n"
+    assert verifier.verify(gold, f"```python\n{code}```").outcome == "correct"
+    assert verifier.verify(prompt({"asserts": [test]}), f"```python\n{code}```").outcome == "unscorable"
+
+
+@pytest.mark.parametrize(
+    ("completion", "outcome"),
+    [
+        (f"<think>\n```python\n{ADD}```\n", "wrong"),
+        (f"<think>\n```python\nx\n```\n</think>\n```python\n{ADD}```\n", "correct"),
+        (f"```python\n{ADD}```\nBetter:\n```python\ndef add(a, b): return a", "wrong"),
+        (f"```py\n{ADD}```\nIt prints:\n```\n7\n```\n", "correct"),
+        (f"```\n{ADD}```\n", "correct"),
+        (f"~~~python\n{ADD}~~~\n", "correct"),
+    ],
+)
+def test_which_block_is_run(verifier, completion, outcome):
+    assert verifier.verify(prompt({"asserts": ["assert add(3, 4) == 7"]}), completion).outcome == outcome
 
 
 def test_a_test_that_passes_what_cannot_be_sent_is_unscorable(verifier):

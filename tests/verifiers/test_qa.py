@@ -36,6 +36,24 @@ VERIFIER = QaVerifier()
         ("“Paris”", "Paris", True, 1.0),
         ("Beyoncé", "beyoncé", True, 1.0),
         ("not Paris", "Paris", False, 0.6667),
+        ("911", "9/11", False, 0.0),
+        ("12", "1/2", False, 0.0),
+        ("½", "1/2", True, 1.0),
+        ("247", "24/7", False, 0.0),
+        ("1030", "10:30", False, 0.0),
+        ("105", "10^5", False, 0.0),
+        ("510", "5'10\"", False, 0.0),
+        ("(5)(6)", "56", False, 0.0),
+        ("x<5", "x>5", False, 0.0),
+        ("O", "O-", False, 0.0),
+        ("o-", "O-", True, 1.0),
+        ("- 5", "5", False, 0.0),
+        ("− 5", "-5", True, 1.0),
+        ("vitamin", "Vitamin A", False, 0.6667),
+        ("the vitamin A", "Vitamin A", True, 1.0),
+        ("Plan", "Plan A", False, 0.6667),
+        ("AC DC", "AC/DC", False, 0.0),
+        ("the", "The The", False, 0.6667),
     ],
 )
 def test_match_and_overlap(answer, gold, is_match, overlap):
@@ -66,6 +84,16 @@ def test_the_best_alias_counts():
 )
 def test_where_the_answer_is_looked_for(completion, reward):
     assert VERIFIER.verify(prompt_of("Paris"), completion).reward == reward
+
+
+@pytest.mark.parametrize("gold", ["St. Louis", "J. K. Rowling", "Dr. Seuss", "Mt. St. Helens"])
+@pytest.mark.parametrize("form", ["The answer is {}.", "The answer is {}. That is it.", "Answer: {}", "{}"])
+def test_the_point_of_an_abbreviation_ends_no_answer(gold, form):
+    assert VERIFIER.verify(prompt_of(gold), form.format(gold)).outcome is Outcome.CORRECT
+
+
+def test_an_answer_that_is_denied_is_none():
+    assert VERIFIER.verify(prompt_of("Paris"), "I don't think the answer is Paris.").reward == 0.0
 
 
 def test_a_tag_in_the_prompt_is_no_answer():

@@ -214,11 +214,11 @@ class _Builder:
         if not prompt.answer.strip() and prompt.verifier not in _VERIFIERS_WITHOUT_ANSWERS:
             return self._drop(Reason.NO_ANSWER, row.place)
         key = conversation_key(row.messages)
-        if key in self._first:
-            return self._add_again(key, row)
         fault = None if prompt.verifier in _VERIFIERS_WITHOUT_ANSWERS else self._check_gold(prompt)
         if fault is not None:
             return self._drop(Reason.UNGRADABLE, row.place, f"{prompt.answer!r:.60}: {fault}")
+        if key in self._first:
+            return self._add_again(key, row)
         self._first[key] = _First(_answers(prompt), row.place)
         self._pending.append((key, self._with_own_id(row)))
         return None

@@ -11,10 +11,10 @@ What the completion does not say as its own answer is cut off first (`own_words`
 The answer is then (`marked_answer`) whichever of these ends last:
 
 - `<answer>…</answer>`;
-- `\boxed{…}` (also `\fbox`), except one behind `not`. Boxes that only `and`, `or`, `perhaps`, commas or operators
-  separate are one answer with several parts, so that `\boxed{1} or \boxed{2}` is never taken for the right one of the
-  two. A box without its closing brace after the last complete one means that the completion was cut: there is no
-  answer;
+- `\boxed{…}` (also `\fbox`), except one that is denied (`not` before it, `is wrong` after it). Boxes that only `and`,
+  `or`, `perhaps`, commas or operators separate are one answer with several parts, so that `\boxed{1} or \boxed{2}` is
+  never taken for the right one of the two. A box without its closing brace after the last complete one means that the
+  completion was cut: there is no answer;
 - a line `Answer: …`, `A: …` or `答案: …`.
 
 Only where there is none of these: what follows the last `answer is`, unless its clause denies it (`I doubt that …`),
@@ -33,7 +33,10 @@ _STOP = re.compile(
     r"|system|start_header_id|eos|end[▁_]of[▁_]sentence|User|Assistant)[|｜]>|</?s>|<(?:eos|bos|pad)>"
     r"|<(?:start|end)_of_turn>|\[/?INST\]"
 )
-_LEADING_TOKENS = re.compile(rf"(?:\s*(?:{_STOP.pattern})(?:assistant\b)?)+")
+_LEADING_TOKENS = re.compile(
+    r"(?:\s*(?:<s>|<bos>|<\|begin_of_text\|>|<\|im_start\|>assistant\b|<start_of_turn>model\b|<[|｜][Aa]ssistant[|｜]>"
+    r"|<\|start_header_id\|>assistant<\|end_header_id\|>))+"
+)
 _THOUGHTS = "think|thinking|thoughts?|reason|reasoning|reflection|analysis|scratchpad"
 _THINKS = re.compile(rf"<(?:{_THOUGHTS})>|<\|begin_of_thought\|>|\[THINK\]|◁think▷", re.IGNORECASE)
 _HAS_THOUGHT = re.compile(rf"</(?:{_THOUGHTS})>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷", re.IGNORECASE)
@@ -62,8 +65,14 @@ _CLAUSE = re.compile(
     r"[,;:]\s|\b(?:so|thus|hence|therefore|then|because|since|that means|but)\b|\.\s|\n", re.IGNORECASE
 )
 _BEFORE_DENIED_BOX = re.compile(
-    r"(?:\bnot|n['’]t|\bcannot|\bnever|\b(?:rather|other) than|\binstead of)(?:\s+(?:be|equal|equal to))?"
+    r"(?:(?:\bnot|n['’]t|\bcannot|\bnever|\b(?:rather|other) than|\binstead of)(?:\s+(?:be|equal|equal to))?"
+    r"|(?:(?:\bnot|n['’]t) (?:think|believe)|\bdoubt|\b(?:wrong|incorrect|false) (?:answer|value|result))\b[^.,;\n]*)"
     r"[\s$*:(\[\\]*$",
+    re.IGNORECASE,
+)
+_AFTER_DENIED_BOX = re.compile(
+    r"[\s$*)\]\\]*(?:(?:is|was|would be)\s+(?:also )?(?:not (?:the|right|correct|valid|possible)|wrong|incorrect|false"
+    r"|impossible|invalid)|(?:is|was|does|ca)n['’]t|cannot|fails)\b",
     re.IGNORECASE,
 )
 _BETWEEN_BOXES = re.compile(
@@ -202,7 +211,7 @@ def _boxed(text: str) -> _Marked | None:
     boxes, is_cut = _find_boxes(text)
     if is_cut:
         raise CutAnswerError("the last box is not closed")
-    boxes = [box for box in boxes if not _BEFORE_DENIED_BOX.search(text, max(0, box.start - _MAX_BETWEEN), box.start)]
+    boxes = [box for box in boxes if not _is_denied_box(text, box)]
     if not boxes:
         return None
     together = [boxes[-1]]
@@ -213,6 +222,11 @@ def _boxed(text: str) -> _Marked | None:
         together.append(box)
     parts = dict.fromkeys(boxed_or_all(box.inside) for box in reversed(together))
     return _Marked(boxes[-1].end, ", ".join(parts))
+
+
+def _is_denied_box(text: str, box: _Box) -> bool:
+    before = text[max(0, box.start - _MAX_BETWEEN) : box.start]
+    return bool(_BEFORE_DENIED_BOX.search(before) or _AFTER_DENIED_BOX.match(text, box.end))
 
 
 def _find_boxes(text: str) -> tuple[list[_Box], bool]:
@@ -248,7 +262,7 @@ def closing_brace(text: str, start: int) -> int | None:
 
 def _answer_line(text: str) -> _Marked | None:
     last = _last_match(_ANSWER_LINE, text)
-    if last is None:
+    if last is None or is_denied(text[: last.start()]):
         return None
     rest = text[last.end() :]
     answer = _first_line_or_display(rest)

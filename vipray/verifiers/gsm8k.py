@@ -36,6 +36,7 @@ _NOTE = re.compile(r"<<[^<>\n]{0,200}>>")  # the calculator's notes of GSM8K's s
 _HEADING = re.compile(r"\d+[.):]\s+\S")
 _LAST_LINE = re.compile(r"^A:[ \t]*(\S.*)$", re.MULTILINE)
 _MAX_CHARACTERS = 1_000  # of a text that gives one number
+_ROUGHLY = re.compile(r"(?:^|\s)~\s*[$€£¥]?\d|[≈∼]|\\(?:approx|sim)(?![a-z])")
 _PLAIN = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
 
 
@@ -109,7 +110,7 @@ def read_number(text: str) -> Fraction | None:
     >>> read_number(r"\$1{,}250"), read_number("72, in total"), read_number("5 or 6"), read_number("6*7 = 42 pens")
     (Fraction(1250, 1), Fraction(72, 1), None, Fraction(42, 1))
     """
-    if len(text) > _MAX_CHARACTERS:
+    if len(text) > _MAX_CHARACTERS or _ROUGHLY.search(text):
         return None
     value = _plain_number(text)
     if value is None:

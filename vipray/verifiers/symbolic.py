@@ -28,7 +28,7 @@ _DIGITS = 40
 _WORKING_DIGITS = 60
 _SHOWN_DIGITS = 20  # of a difference that is not zero
 _DIGITS_PER_BIT = 0.9  # three times log10(2): a difference can be smaller than 1 by as much as its parts are larger
-_MAX_WORKING_DIGITS = 30_000
+_MAX_WORKING_DIGITS = 3_000
 _MAX_CHARACTERS = 400
 _MAX_DEPTH = 10
 _MAX_BARS = 8
@@ -38,7 +38,8 @@ _MAX_LITERAL_DIGITS = 60
 _SYMBOL_BITS = 4.0  # of a variable at the points where it is tried
 _MAX_SIZE_BITS = 100_000.0  # of a value: sympy works out so many in milliseconds
 _POINTS = ((7, 3), (-5, 7), (13, 11), (-17, 4), (1, 9))
-_FAR_POINTS = ((10007, 3), (-20011, 7))  # where no variable stands in an exponent
+_FAR_POINTS = ((10007, 3), (-20011, 7))  # where no variable stands in an exponent and no exponent is large
+_MAX_FAR_BITS = 300.0
 _MAX_SIGN_MIXES = 8
 _ENOUGH_POINTS = 3
 
@@ -241,7 +242,7 @@ def _check_size(expression: Any) -> float:
     elif kind == "binomial":
         size = 2.0 ** min(max(sizes), 60.0)
     elif kind in ("factorial", "gamma", "factorial2"):
-        size = 2.0 ** min(2 * max(sizes), 60.0)
+        size = _factorial_size(expression, sizes)
     elif expression.is_Mul:
         size = sum(sizes)
     else:
@@ -249,6 +250,13 @@ def _check_size(expression: Any) -> float:
     if size > _MAX_SIZE_BITS:
         raise TooCostlyError("a value with too many digits")
     return size
+
+
+def _factorial_size(expression: Any, sizes: list[float]) -> float:
+    top = expression.args[0]
+    if top.is_Integer and 0 < top < _MAX_EXPONENT:
+        return math.lgamma(int(top) + 1) / math.log(2)
+    return 2.0 ** min(2 * max(sizes), 60.0)
 
 
 def _power_size(expression: Any, sizes: list[float]) -> float:
@@ -289,10 +297,12 @@ def _points(first: Any, second: Any) -> list[dict[Any, Any]]:
 
 
 def _grows_fast(expression: Any) -> bool:
-    """Whether a variable stands in an exponent or under a factorial."""
+    """Whether a variable stands in an exponent or under a factorial, or in a large power."""
     import sympy
 
     fast = expression.atoms(sympy.Pow, sympy.exp, sympy.factorial, sympy.binomial, sympy.gamma)
+    if expression.free_symbols and _check_size(expression) > _MAX_FAR_BITS:
+        return True
     return any(part.args[-1].free_symbols or not part.is_Pow for part in fast if part.free_symbols)
 
 
@@ -307,10 +317,13 @@ def _same_number(left: Any, right: Any) -> bool | None:
     if left.is_Rational and right.is_Rational:
         return False
     digits = _WORKING_DIGITS + int(_DIGITS_PER_BIT * max(_check_size(left), _check_size(right)))
-    if digits > _MAX_WORKING_DIGITS:
+    most_digits = min(digits, _MAX_WORKING_DIGITS)
+    difference = _value(left - right, _SHOWN_DIGITS, most_digits)
+    if difference is None or not _is_zero(difference, most_digits):
+        return None if difference is None else False
+    if most_digits < digits:
         raise TooCostlyError("a difference that takes too many digits")
-    difference = _value(left - right, _SHOWN_DIGITS, digits)
-    return None if difference is None else _is_zero(difference, digits)
+    return True
 
 
 def _at(expression: Any, point: dict[Any, Any]) -> Any:

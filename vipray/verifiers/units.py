@@ -33,7 +33,8 @@ _CHANGES_VALUE = re.compile(
     r"|thousands|hundreds|lakhs?|crores?|grand|kilos?|mega|giga|milli|micro|nano|centi|deci|hecto|deca|k|bn|mn|mil"
     r"|below|under|beneath|underground|deficits?|debts?|overdrawn|in the (?:red|hole)|b\.?\s?c\.?(?:e\.?)?|basis|bps"
     r"|january|february|(?-i:March|May)|april|june|july|august|september|october|november|december"
-    r"|permille?|mille|ppm|choose|about|almost|nearly|approximately|around|roughly|plus.minus)\b",
+    r"|added|subtracted|deducted|raised|repeating|recurring|infinity|inverse|reciprocal|conjugate|tens|ones|too|up"
+    r"|onwards?|upwards?|downwards?|beyond|googol|permille?|mille|ppm|choose|about|almost|nearly|approximately|around|roughly|plus.minus)\b",
     re.IGNORECASE,
 )
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|[$€£¥₹])\s*")
@@ -171,7 +172,7 @@ def _unit_and_rest(name: str) -> tuple[str, str]:
 
 
 def _one_unit(words: list[str]) -> tuple[str, list[str]]:
-    if not words or (words[0] in _NO_UNITS and len(words) > 1):
+    if not words or (words[0] in _NO_UNITS and words[1:] and words[1] != "per"):
         return "", words
     if words[0] in _DIMENSIONS and len(words) > 1:
         below, rest = _one_unit(words[1:])

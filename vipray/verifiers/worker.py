@@ -27,6 +27,7 @@ from vipray.records import Outcome
 from vipray.verifiers.protocol import Score, Verifier
 from vipray.verifiers.worker_process import EXIT_BY_SIGNAL
 
+_ROUNDS = 10  # of killing what goes on starting processes
 _END_S = 5.0  # for a supervisor to end what is below it
 _SEND_S = 30.0  # an idle worker reads a batch at once
 _LONGEST_REPLY = 64 << 20  # bytes
@@ -213,7 +214,12 @@ class Worker:
 
 def _end_marked(mark: str) -> None:
     """Kill what a supervisor has left behind, in whatever session: what has its mark in the environment."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(MARK) == mark:
-                process.kill()
+    for _ in range(_ROUNDS):
+        found = False
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == mark:
+                    process.kill()
+                    found = True
+        if not found:
+            return
