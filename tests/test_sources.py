@@ -36,7 +36,5 @@ def test_a_tokenizer_that_is_not_the_models_is_found_out(tiny_model):
     assert check_tokenizer(tiny_model, 258, "m") is None
     assert check_tokenizer(tiny_model, 240, "m") is None  # rows to spare
     assert "do they belong together" in (check_tokenizer(tiny_model, 100, "m") or "")
-    with pytest.raises(
-        ConfigError, match=r"model\.path=m: its tokenizer has 259 tokens, .* vocab_size=258"
-    ):
+    with pytest.raises(ConfigError, match=r"model\.path=m: its tokenizer has 259 tokens, .* vocab_size=258"):
         check_tokenizer(tiny_model, 259, "m")

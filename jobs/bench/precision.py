@@ -22,7 +22,6 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from actors.spawn import EngineBuilder, engine_environment
 from jobs.bench.learner import free_rendezvous
 from jobs.bench.measure import in_child
 from jobs.prompts import read_prompts
@@ -121,6 +120,8 @@ def measure(dtype: str, plan: Sequence[Sequence[Any]], steps: int, overrides: Se
 async def _measure(
     dtype: str, plan: Sequence[Sequence[Any]], steps: int, overrides: Sequence[str]
 ) -> list[dict[str, Any]]:
+    from actors.spawn import EngineBuilder, engine_environment  # loads Ray, which `vipray --help` must not
+
     rounding = ["weights.rounding=nearest"] if dtype == "float16" else []
     config = load_config(CONFIG, [f"generators.dtype={dtype}", *rounding, *overrides])
     # As in a run: with more threads the engine's would spin while the learner trains.

@@ -145,7 +145,7 @@ def test_everything_that_a_hung_answer_started_ends_with_it(tmp_path):
 
 def test_what_a_hung_answer_started_ends_even_where_it_kills_the_supervisor_first(tmp_path):
     path = tmp_path / "pid"
-    with make_pool() as pool:
+    with make_pool(answer_timeout_s=30) as pool:
         assert result(pool, f"orphan {path}").outcome == "error"
         assert result(pool, "80").outcome == "correct"
     wait_until(lambda: not alive([int(path.read_text())]))
