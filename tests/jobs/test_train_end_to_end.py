@@ -88,7 +88,7 @@ def test_a_run_with_two_learner_ranks_and_two_generators(tmp_path):
     evaluation = pq.read_table(folder / "evaluation.parquet").to_pylist()
     assert Counter(row["step"] for row in evaluation) == {0: len(prompts), 2: len(prompts)}
     assert (folder / "config.yaml").read_text().startswith("run:")
-    assert (folder / "report.html").read_text().count("<svg") == 4
+    assert (folder / "report.html").read_text().count("<svg") == 5
     assert "step   2/2" in result.stdout and "all tasks" in result.stdout
 
 
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_every_process_and_leaves_complete_files(tmp_path, tiny_mode
     assert steps >= 2
     assert_run_is_exact(tmp_path / "demo", steps=steps, budget=24, lower=3, upper=12)
     assert not list((tmp_path / "demo").rglob("*.partial"))
-    assert (tmp_path / "demo" / "report.html").read_text().count("<svg") == 4
+    assert (tmp_path / "demo" / "report.html").read_text().count("<svg") == 5
     assert "stopped by a signal after" in (tmp_path / "log").read_text()
 
 
@@ -206,9 +206,9 @@ def test_generation_overlaps_with_training_on_real_parts_and_a_checkpoint_become
             assert len(versions) == len(row["completion_token_ids"]) and versions == sorted(versions)
             assert step - 1 <= versions[0] == row["policy_version_first"]
     spans = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
-    train = [span for span in spans if span["name"] == "train"]
-    made = [span for span in spans if span["name"] == "generate"]
-    assert any(t["start_s"] < g["end_s"] and g["start_s"] < t["end_s"] for t in train for g in made)
+    (first_training,) = [span for span in spans if span["name"] == "train" and span["step"] == 0]
+    ahead = [span for span in spans if span["name"] == "generate" and span["step"] == 1]
+    assert len(ahead) == 24 and min(span["start_s"] for span in ahead) < first_training["end_s"]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000002", "step-000003"]
     model = tmp_path / "model"
     assert main(["export", str(folder / "checkpoints" / "step-000003"), str(model)]) == 0
