@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from vipray.config import load_config, to_yaml
 from vipray.config_validation import cautions
 from vipray.errors import ConfigError
 
-MINIMAL = {
+MINIMAL: dict[str, Any] = {
     "model": {"path": "somewhere"},
     "predictor": {"embedding_model": "elsewhere"},
     "data": {"tasks": {"sums": {"dataset": "chain_sum", "size": 10}}},

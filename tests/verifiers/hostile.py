@@ -17,6 +17,11 @@ HELD: list[bytearray] = []
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 
+def _descriptors() -> list[int]:
+    """Whatever is open beside the standard ones; their numbers are those of the process that started this one."""
+    return [number for number in map(int, os.listdir("/proc/self/fd")) if number > 2]
+
+
 class HostileVerifier:
     def verify(self, prompt: Prompt, completion: str) -> Score:
         what, _, rest = completion.partition(" ")
@@ -77,7 +82,7 @@ class HostileVerifier:
         return text
 
     def do_garbage(self, _rest):
-        for descriptor in range(3, 32):
+        for descriptor in _descriptors():
             try:
                 os.write(descriptor, b"no reply\n")
             except OSError:
@@ -86,7 +91,7 @@ class HostileVerifier:
 
     def do_forge(self, _rest):
         """Write scores of its own making to whatever is open."""
-        for descriptor in range(3, 32):
+        for descriptor in _descriptors():
             for reply in (b'[1.0,"correct","forged","",false]\n', b'["",1.0,"correct","forged","",false]\n'):
                 try:
                     os.write(descriptor, reply)
