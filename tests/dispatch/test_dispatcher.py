@@ -306,3 +306,15 @@ def test_with_room_for_all_loads_differ_by_one_rollout_at_most(groups, num_gener
     loads = [sum(lengths[r.prompt_id] for r in rollouts) for rollouts in dispatcher.assign().values()]
     loads += [0.0] * (num_generators - len(loads))
     assert max(loads) - min(loads) <= max(lengths.values()) + 1e-9
+
+
+def test_a_step_that_nobody_may_start_yet_gives_nobody_a_larger_share_of_the_one_before():
+    """The first generator with new weights leaves half to the second, which is still loading them."""
+    dispatcher = dispatcher_of(2, max_rollouts=100)
+    for step in (1, 2):
+        dispatcher.add_step(step, group("p", 8, step), {"p": 1})
+    assert dispatcher.assign() == {}
+    dispatcher.confirm("g0", 1)
+    assert len(dispatcher.assign()["g0"]) == 4
+    dispatcher.confirm("g1", 1)
+    assert {name: len(ids) for name, ids in dispatcher.assign().items()} == {"g1": 4}

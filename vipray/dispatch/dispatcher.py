@@ -182,23 +182,23 @@ class Dispatcher:
             generator_id = self._loads.least_loaded(versions)
             if generator_id is None:
                 return True  # whoever may make it is full, or not at a version for it yet
-            if self._loads.tokens(generator_id) and self._fair_share(generator_id) <= 0:
+            if self._loads.tokens(generator_id) and self._fair_share(generator_id, number) <= 0:
                 return False  # the others, who are at no version for it yet, shall find something to do
             prompt_id = pending.next_prompt(generator_id)
             tokens = pending.tokens_of(prompt_id)
             room = self._loads.room(generator_id, tokens)
             if not room:
                 return False
-            together = max(1, min(_TOGETHER, int(self._fair_share(generator_id) / tokens)))
+            together = max(1, min(_TOGETHER, int(self._fair_share(generator_id, number) / tokens)))
             taken = pending.take(prompt_id, min(room, together), generator_id)
             step.issue(taken, generator_id)
             self._loads.start(generator_id, taken, tokens)
             started.setdefault(generator_id, []).extend(taken)
         return True
 
-    def _fair_share(self, generator_id: str) -> float:
-        """Expected tokens that a generator lacks to an even share of all that is to be made."""
-        unfinished = sum(step.unfinished_tokens for step in self._steps.values())
+    def _fair_share(self, generator_id: str, number: int) -> float:
+        """Expected tokens that a generator lacks to an even share of what is to be made up to step `number`."""
+        unfinished = sum(step.unfinished_tokens for at, step in self._steps.items() if at <= number)
         return unfinished / len(self._loads) - self._loads.tokens(generator_id)
 
     def _is_due(self, rollout_id: RolloutId) -> bool:
