@@ -39,6 +39,7 @@ from vipray.config import (
     GeneratorConfig,
     LearnerConfig,
     PipelineConfig,
+    SupervisionConfig,
     VerifierConfig,
     WeightsConfig,
 )
@@ -82,6 +83,7 @@ class ControllerOptions:
     learner: LearnerConfig
     pipeline: PipelineConfig
     weights: WeightsConfig
+    supervision: SupervisionConfig
     checkpoints: CheckpointConfig
     checkpoint_dir: Path
     evaluation: EvaluationConfig
@@ -141,7 +143,7 @@ class Controller:
         generators = options.generators
         replacements = Replacements(
             start=actors.start_generator,
-            policy=RestartPolicy(generators.max_restarts, generators.restart_window_s, generators.restart_backoff_s),
+            policy=RestartPolicy.of(options.supervision.generators),
             start_timeout_s=generators.start_timeout_s,
             report=observer.on_stage,
         )

@@ -136,6 +136,7 @@ async def _run(config: Config, prompts: PromptSet, observer: TrainingObserver) -
             learner=config.learner,
             pipeline=config.pipeline,
             weights=config.weights,
+            supervision=config.supervision,
             checkpoints=config.checkpoints,
             checkpoint_dir=config.checkpoint_dir,
             evaluation=config.evaluation,

@@ -16,7 +16,7 @@ from vipray.dispatch.staleness import ON_STALE
 from vipray.predictors import PREDICTOR_KINDS
 
 if TYPE_CHECKING:
-    from vipray.config import AllocationConfig, Config, DataConfig, VerifierConfig
+    from vipray.config import AllocationConfig, Config, DataConfig, RestartConfig, VerifierConfig
 
 AGGREGATIONS = ("prompt_mean", "sequence_mean", "token_mean")
 _MIN_TEMPERATURE = 0.01  # vLLM raises lower ones to it without a word; the learner's ratios would be of another policy
@@ -38,6 +38,11 @@ def problems(config: Config) -> Iterator[str]:
     yield from _task_problems(config.data)
     yield from _file_problems(config.data)
     yield from _prompt_count_problems(config)
+    if config.learner.engine == "scripted" and config.generators.engine != "scripted":
+        yield (
+            "learner.engine=scripted publishes no model's weights: set generators.engine=scripted, or "
+            "learner.engine=fsdp2"
+        )
     if config.weights.rounding == "stochastic" and config.generators.dtype == "float16":
         yield (
             "weights.rounding=stochastic works on bfloat16, not on generators.dtype=float16: "
@@ -153,7 +158,6 @@ def _positive(config: Config) -> Iterator[str]:
         "weights.timeout_s": config.weights.timeout_s,
         "generators.start_timeout_s": config.generators.start_timeout_s,
         "generators.rollout_timeout_s": config.generators.rollout_timeout_s,
-        "generators.restart_window_s": config.generators.restart_window_s,
         "verifiers.timeout_s": config.verifiers.timeout_s,
         "verifiers.workers": config.verifiers.workers,
         "verifiers.answer_timeout_s": config.verifiers.answer_timeout_s,
@@ -161,6 +165,12 @@ def _positive(config: Config) -> Iterator[str]:
         **{f"verifiers.python_tests.{name}": value for name, value in vars(config.verifiers.python_tests).items()},
         "learner.collective_timeout_s": config.learner.collective_timeout_s,
         "learner.step_timeout_s": config.learner.step_timeout_s,
+        **{f"supervision.{kind}.window_s": rule.window_s for kind, rule in _restart_rules(config)},
+        "supervision.health_interval_s": config.supervision.health_interval_s,
+        "supervision.health_timeout_s": config.supervision.health_timeout_s,
+        "supervision.max_kills": config.supervision.max_kills,
+        "scripted.num_tokens": config.scripted.num_tokens,
+        "scripted.parameters": config.scripted.parameters,
         "ray.num_cpus": config.ray.num_cpus,
         "ray.actor_start_timeout_s": config.ray.actor_start_timeout_s,
     }
@@ -178,8 +188,6 @@ def _not_negative(config: Config) -> Iterator[str]:
         "allocation.num_cpus": config.allocation.num_cpus,
         "generators.num_cpus": config.generators.num_cpus,
         "generators.num_gpus": config.generators.num_gpus,
-        "generators.max_restarts": config.generators.max_restarts,
-        "generators.restart_backoff_s": config.generators.restart_backoff_s,
         "verifiers.num_cpus": config.verifiers.num_cpus,
         "learner.num_cpus": config.learner.num_cpus,
         "learner.num_gpus": config.learner.num_gpus,
@@ -189,11 +197,22 @@ def _not_negative(config: Config) -> Iterator[str]:
         "learner.reject_below": config.learner.reject_below,
         "learner.lora.rank": config.learner.lora.rank,
         "checkpoints.every_steps": config.checkpoints.every_steps,
+        "checkpoints.grace_s": config.checkpoints.grace_s,
         "pipeline.max_staleness": config.pipeline.max_staleness,
+        **{f"supervision.{kind}.max_restarts": rule.max_restarts for kind, rule in _restart_rules(config)},
+        **{f"supervision.{kind}.backoff_s": rule.backoff_s for kind, rule in _restart_rules(config)},
+        "scripted.latency_s": config.scripted.latency_s,
+        "scripted.training_s": config.scripted.training_s,
     }
     for key, value in values.items():
         if not (math.isfinite(value) and value >= 0):
             yield f"{key} must be >= 0, got {value}"
+
+
+def _restart_rules(config: Config) -> list[tuple[str, RestartConfig]]:
+    supervision = config.supervision
+    kinds = ("generators", "verifiers", "planners", "learners")
+    return [(kind, getattr(supervision, kind)) for kind in kinds]
 
 
 def _ranges(config: Config) -> Iterator[str]:
@@ -210,6 +229,9 @@ def _ranges(config: Config) -> Iterator[str]:
             yield f"learner.{key} must lie in [0, 1), got {value}"
     if not 0 <= config.learner.final_learning_rate_factor <= 1:
         yield f"learner.final_learning_rate_factor must lie in [0, 1], got {config.learner.final_learning_rate_factor}"
+    low, high = config.scripted.success_prob_low, config.scripted.success_prob_high
+    if not 0 <= low <= high <= 1:
+        yield f"scripted.success_prob_low and _high must satisfy 0 <= low <= high <= 1, got {low} and {high}"
     if config.sampling.temperature < _MIN_TEMPERATURE:
         yield f"sampling.temperature must be >= {_MIN_TEMPERATURE}, vLLM's least, got {config.sampling.temperature}"
     if config.ray.object_store_mib < _MIN_OBJECT_STORE_MIB:
@@ -225,6 +247,8 @@ def _choices(config: Config) -> Iterator[str]:
         "predictor.paper_gp.preset": (config.predictor.paper_gp.preset, ("none", "paper", "authors_code")),
         "predictor.array_backend": (config.predictor.array_backend, ("auto", "numpy", "cupy")),
         "generators.dtype": (config.generators.dtype, ("bfloat16", "float16", "float32")),
+        "generators.engine": (config.generators.engine, ("vllm", "scripted")),
+        "learner.engine": (config.learner.engine, ("fsdp2", "scripted")),
         "learner.precision": (config.learner.precision, ("auto", "bf16", "fp32")),
         "learner.packing": (config.learner.packing, ("auto", "off")),
         "learner.attention": (config.learner.attention, ("auto", "sdpa", "flex_attention")),

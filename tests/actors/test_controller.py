@@ -26,6 +26,8 @@ from vipray.config import (
     GeneratorConfig,
     LearnerConfig,
     PipelineConfig,
+    RestartConfig,
+    SupervisionConfig,
     VerifierConfig,
     WeightsConfig,
 )
@@ -135,9 +137,8 @@ class Setup:
         options = ControllerOptions(
             steps=steps,
             max_completion_tokens=16,
-            generators=GeneratorConfig(
-                rollout_timeout_s=rollout_timeout_s, max_restarts=max_restarts, restart_backoff_s=0.05
-            ),
+            generators=GeneratorConfig(rollout_timeout_s=rollout_timeout_s),
+            supervision=SupervisionConfig(generators=RestartConfig(max_restarts, backoff_s=0.05)),
             verifiers=VerifierConfig(timeout_s=verdict_timeout_s),
             learner=LearnerConfig(step_timeout_s=step_timeout_s),
             pipeline=PipelineConfig(**pipeline or {}),

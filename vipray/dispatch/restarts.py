@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vipray.config import RestartConfig
+
 
 class RestartAction(StrEnum):
     """What becomes of a lost actor's place."""
@@ -42,6 +44,11 @@ class RestartPolicy:
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._restarts: deque[float] = deque()
+
+    @classmethod
+    def of(cls, config: RestartConfig) -> RestartPolicy:
+        """The policy that a configuration asks for."""
+        return cls(config.max_restarts, config.window_s, config.backoff_s)
 
     def decide(self, now_s: float) -> RestartDecision:
         """Decide about a loss that was found at `now_s`, and count the replacement if there is one.
