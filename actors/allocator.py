@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import ray
+
 from vipray.allocation.objectives import prompt_weights
 from vipray.allocation.policies import POLICIES, allocate_by_policy
 from vipray.config import AllocationConfig
@@ -17,6 +19,10 @@ class AllocatorActor:
     def __init__(self, config: AllocationConfig, clock: Callable[[], float] = time.time) -> None:
         self._config = config
         self._clock = clock
+
+    @ray.method(concurrency_group="health")
+    def health(self) -> None:
+        """Answer, beside whatever else is under way."""
 
     def ready(self) -> None:
         """Return once the actor is up."""

@@ -16,23 +16,32 @@ What unblocks each loop:
 `pipeline.max_staleness` = 0 is on-policy: rollouts of t + 1 need version t + 1, and only planning hides behind
 training. With k ≥ 1 they start on version t + 1 - k, while the learner trains on what came before. Either way the
 dispatcher enforces the bound when a rollout starts and again before it enters a batch.
+
+Who dies meanwhile is replaced (actors/supervised.py); the loops see only that a call took longer. What no replacement
+brings back, rows or weights that were on a node that died, is made again here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from actors.generator_pool import GeneratorPool, Replacements
+from actors.evaluation import evaluate, evaluation_rows
+from actors.generator_pool import PoolListener
 from actors.handles import Actors
-from actors.learner_group import LearnerGroup, is_checkpoint_due
+from actors.health import HealthMonitor
+from actors.learner_group import is_checkpoint_due
+from actors.planner import Plan
 from actors.rollouts import RolloutBatch, RolloutLimits, RolloutMaker
+from actors.run_checkpoints import RunCheckpoints, restored_rollouts
+from actors.step_writer import StepWriter
+from actors.supervised import SupervisedActors, SupervisedOptions
 from actors.timeline_recorder import TimelineRecorder
-from actors.waiting import wait_for
 from vipray.config import (
     CheckpointConfig,
     EvaluationConfig,
@@ -46,13 +55,12 @@ from vipray.config import (
 from vipray.data.sampler import PromptSampler
 from vipray.dispatch.dispatcher import Dispatcher
 from vipray.dispatch.lengths import LengthModel
-from vipray.dispatch.restarts import RestartPolicy
 from vipray.dispatch.staleness import StalenessPolicy
-from vipray.records import RolloutId, Span, TimelineSpan
+from vipray.errors import CheckpointError, ObjectGoneError
+from vipray.records import Allocation, Recovery, Span, TimelineSpan, Verdict
+from vipray.run_state import RunState
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics, staleness
 
-_PLANNING_TIMEOUT_S = 300.0  # prediction and allocation take milliseconds; a GPU's first kernels take seconds
-_WRITING_TIMEOUT_S = 300.0
 _COVERS = 8  # stretches of work that are remembered: those of a few steps
 
 
@@ -71,10 +79,21 @@ class RunObserver(Protocol):
     def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
         """An evaluation is complete; one row a prompt (`EVALUATION_SCHEMA`)."""
 
+    def on_recovery(self, recovery: Recovery) -> None:
+        """A loss was made good."""
+
 
 @dataclass(frozen=True)
 class ControllerOptions:
-    """The parts of the configuration that the controller acts on."""
+    """The parts of the configuration that the controller acts on, and where a run goes on from.
+
+    Attributes:
+        facts: of the run, for the manifests of its checkpoints.
+        base: checkpoint to go on from, or to begin with; None: the model itself.
+        state: of the driver at that checkpoint, where the run goes on.
+        actor_start_timeout_s: longest wait for a replacement of an actor other than a generator.
+        last_sign_s: when the run that this one goes on with gave its last sign; None: it is the first.
+    """
 
     steps: int
     max_completion_tokens: int
@@ -87,16 +106,31 @@ class ControllerOptions:
     checkpoints: CheckpointConfig
     checkpoint_dir: Path
     evaluation: EvaluationConfig
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    base: Path | None = None
+    state: RunState | None = None
+    actor_start_timeout_s: float = 300.0
+    last_sign_s: float | None = None
 
+    @property
+    def first_step(self) -> int:
+        """Training steps that were taken before this run."""
+        return 0 if self.state is None else self.state.step
 
-@dataclass(frozen=True)
-class _Plan:
-    """References of a step's planning, under way."""
-
-    step: int
-    observed: Any  # None while there is nothing to observe
-    prediction: Any
-    allocation: Any
+    def supervised(self) -> SupervisedOptions:
+        """The part for those who watch over the actors."""
+        return SupervisedOptions(
+            generators=self.generators,
+            verifiers=self.verifiers,
+            learner=self.learner,
+            weights=self.weights,
+            supervision=self.supervision,
+            checkpoint_dir=self.checkpoint_dir,
+            actor_start_timeout_s=self.actor_start_timeout_s,
+            first_step=self.first_step,
+            base=self.base,
+            state=self.state,
+        )
 
 
 @dataclass(frozen=True)
@@ -107,18 +141,19 @@ class _Collected:
     batch: RolloutBatch
 
 
-class Controller:
+class Controller(PoolListener):
     """Drives a run to its end.
 
     Args:
         actors: handles of everything that works.
-        sampler: decides which prompts a step trains on.
+        sampler: decides which prompts a step trains on; where a run goes on, it is where the checkpoint left it.
         task_of: task label by prompt id, of every prompt.
         options: settings.
-        observer: is told of stages, steps and evaluations.
-        discard: ends the actor of a lost generator at once.
+        observer: is told of stages, steps, evaluations and recoveries.
+        discard: ends an actor at once.
         cancel: gives up a call that nobody waits for any more.
         clock: wall-clock seconds, comparable with the spans of actors.
+        spoil: may put another reference in the place of a scored rollout's, for trying out faults.
     """
 
     def __init__(
@@ -131,8 +166,9 @@ class Controller:
         discard: Callable[[Any], None],
         cancel: Callable[[Any], None],
         clock: Callable[[], float] = time.time,
+        spoil: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._actors = actors
+        self._spoil = spoil
         self._sampler = sampler
         self._task_of = task_of
         self._options = options
@@ -140,119 +176,158 @@ class Controller:
         self._cancel = cancel
         self._clock = clock
         self._timeline = TimelineRecorder()
-        generators = options.generators
-        replacements = Replacements(
-            start=actors.start_generator,
-            policy=RestartPolicy.of(options.supervision.generators),
-            start_timeout_s=generators.start_timeout_s,
-            report=observer.on_stage,
+        self._actors = SupervisedActors(
+            actors, options.supervised(), discard, observer.on_stage, observer.on_recovery, clock
         )
-        load_timeout_s = options.weights.timeout_s
-        if options.weights.in_flight == "wait":  # for the rollouts under way
-            load_timeout_s += generators.rollout_timeout_s
-        self._pool = GeneratorPool(actors.generators, discard, load_timeout_s, replacements, clock)
-        self._pool.listeners.append(self._timeline)
-        self._learner = LearnerGroup(
-            actors.learners,
-            actors.num_chunks,
-            step_timeout_s=options.learner.step_timeout_s,
-            publish_timeout_s=options.weights.timeout_s,
+        self._pool, self._learner, self._planner = self._actors.pool, self._actors.learner, self._actors.planner
+        self._pool.listeners += [self._timeline, self]
+        self._writer = StepWriter(self._actors.writer, observer.on_stage)
+        self._checkpoints = RunCheckpoints(
+            options.checkpoint_dir.absolute(),
+            options.checkpoints.keep_last,
+            options.facts,
+            self._learner,
+            self._actors.writer,
+            observer.on_stage,
         )
+        supervision = options.supervision
+        self._health = HealthMonitor(self._actors.watched, supervision.health_interval_s, supervision.health_timeout_s)
         self._lengths = LengthModel(task_of, prior_tokens=options.max_completion_tokens / 2)
-        self._plans: asyncio.Queue[_Plan] = asyncio.Queue(maxsize=1)
+        self._restored: tuple[Allocation, ...] = ()  # plans of the checkpoint
+        self._restored_rollouts: list[tuple[Any, Verdict]] = []
+        if options.state is not None:
+            with suppress(ValueError):  # of other prompts: lengths are learned anew
+                self._lengths.load_state_dict(options.state.lengths)
+            self._restored = options.state.plans
+            self._restored_rollouts = restored_rollouts(options.state.rollouts, clock())
+        self._plans: asyncio.Queue[Plan | Allocation] = asyncio.Queue(maxsize=1)
         self._opened: asyncio.Queue[Planning] = asyncio.Queue(maxsize=1)
         self._batches: asyncio.Queue[_Collected] = asyncio.Queue(maxsize=max(1, options.pipeline.max_staleness))
         self._observations: dict[int, asyncio.Future[Any]] = {}  # by step: the call by which it was observed
+        self._begun: dict[int, Plan | Allocation] = {}  # plans of steps that are not trained on yet
+        self._untrained: dict[int, RolloutBatch] = {}  # their batches, where these are complete
         self._covers: list[Span] = []  # recent training, publishing and generation, behind which planning can hide
-        self._writing: Any = None
+        self._rollouts: RolloutMaker | None = None  # while training
+        self._stopping = asyncio.Event()
+        self._weights_lost = asyncio.Event()
 
-    async def run(self) -> None:
-        """Publish the initial weights, evaluate, train for all steps, evaluate."""
-        self._observer.on_stage("publishing the initial weights")
+    async def run(self) -> bool:
+        """Publish the weights, evaluate, train for all steps, evaluate; return False if stopped before.
+
+        Raises:
+            CheckpointError: all is done, but the last checkpoint could not be written.
+        """
+        options, first = self._options, self._options.first_step
+        self._observer.on_stage("publishing the initial weights" if not first else f"publishing the weights of {first}")
+        watching = [asyncio.create_task(self._health.run()), asyncio.create_task(self._republish_loop())]
         try:
-            self._pool.publish(await self._learner.publish(0))
+            if options.base is not None:
+                taken = await self._learner.load(options.base)
+                self._observer.on_stage(f"the learner goes on from {options.base}, saved after {taken} steps")
+            await self._planner.start()
+            self._pool.publish(await self._learner.publish())
             await self._pool.settled()
-            await self._evaluate(0)
-            await self._train()
+            if options.last_sign_s is not None:
+                now_s = self._clock()
+                cause = f"the run goes on after {first} steps"
+                self._observer.on_recovery(Recovery("driver", "driver", cause, options.last_sign_s, now_s, now_s))
+            if not first:
+                await self._evaluate(0)
+            if not await self._train():
+                return False
             await self._pool.settled()
-            await self._evaluate(self._options.steps)
-            await self._written()
+            await self._evaluate(options.steps)
+            await self._writer.written()
+            if options.checkpoints.every_steps and not await self._checkpoints.finish():
+                raise CheckpointError("the last checkpoint could not be written; the run itself is complete")
+            return True
         finally:
-            self._pool.close()
+            for task in watching:
+                task.cancel()
+            self._writer.close()
+            self._actors.close()
             self._observer.on_spans(self._timeline.flush())
 
-    async def _train(self) -> None:
-        policy = StalenessPolicy(self._options.pipeline.max_staleness, self._options.pipeline.on_stale)
-        rollouts = self._rollout_maker(policy, self._timeline, self._options.pipeline.straggler_deadline_s)
+    def stop(self) -> bool:
+        """Ask the run to end with a checkpoint; return False where it writes none and can be ended at once."""
+        self._stopping.set()
+        return self._options.checkpoints.every_steps > 0 and self._rollouts is not None
+
+    def on_weights_lost(self, version: int) -> None:
+        """A generator could not load a version: publish again."""
+        self._weights_lost.set()
+
+    async def _train(self) -> bool:
+        options = self._options
+        policy = StalenessPolicy(options.pipeline.max_staleness, options.pipeline.on_stale)
+        rollouts = self._rollouts = self._rollout_maker(policy, self._timeline, options.pipeline.straggler_deadline_s)
+        ahead = [self._plan_loop(), self._open_loop(rollouts), self._collect_loop(rollouts)]
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._plan_loop())
-                group.create_task(self._open_loop(rollouts))
-                group.create_task(self._collect_loop(rollouts))
-                group.create_task(self._learn_loop())
+                others = [group.create_task(loop) for loop in ahead]
+                learning = group.create_task(self._learn_loop(rollouts))
+                learning.add_done_callback(lambda _: [other.cancel() for other in others])
+            return learning.result()
         except ExceptionGroup as errors:
             first = _first(errors)
             raise first from first.__cause__
         finally:
+            self._rollouts = None
             rollouts.close()
 
     async def _plan_loop(self) -> None:
         """Start planning each step as soon as it may know what it needs. The predictor works in order."""
+        first = self._options.first_step
         lag = 1 if self._options.pipeline.max_staleness == 0 else 2
-        for step in range(self._options.steps):
-            observed = await self._observation(step - lag) if step >= lag else None
-            self._observations.pop(step - lag, None)
-            prediction = self._actors.predictor.predict.remote(self._sampler.next_batch())
-            allocation = self._actors.allocator.allocate.remote(step, prediction)
-            await self._plans.put(_Plan(step, observed, prediction, allocation))
+        for restored in self._restored:
+            self._begun[restored.step] = restored
+            await self._plans.put(restored)
+        for step in range(first + len(self._restored), self._options.steps):
+            if step - lag >= first:  # what came before, the predictor knows from the checkpoint
+                await self._observation(step - lag)
+            plan = self._begun[step] = self._planner.begin(step, self._sampler.next_batch())
+            await self._plans.put(plan)
 
     async def _open_loop(self, rollouts: RolloutMaker) -> None:
         """Open each step once its allocation is there."""
-        for _ in range(self._options.steps):
+        for _ in range(self._options.first_step, self._options.steps):
             planning = await self._planned(await self._plans.get())
-            ids = planning.allocation.prompt_ids
-            expected = dict(zip(ids, self._lengths.expect(ids).tolist(), strict=True))
-            rollouts.open(planning.allocation.step, planning.allocation.rollout_ids(), expected)
+            allocation = planning.allocation
+            done = [pair for pair in self._restored_rollouts if pair[1].rollout_id.step == allocation.step]
+            rollouts.open(allocation.step, allocation.rollout_ids(), self._expected(allocation.prompt_ids), done)
             await self._opened.put(planning)
 
     async def _collect_loop(self, rollouts: RolloutMaker) -> None:
-        """Take each step's batch when it is complete; tell the predictor at once."""
-        for step in range(self._options.steps):
+        """Take each step's batch when it is complete."""
+        for step in range(self._options.first_step, self._options.steps):
             planning = await self._opened.get()
-            batch = await rollouts.finished(step)
-            planning = replace(planning, allocation=replace(planning.allocation, dropped=batch.dropped))
+            batch = self._untrained[step] = await rollouts.finished(step)
             lengths = [verdict.num_tokens for verdict in batch.verdicts]
             self._lengths.observe([verdict.rollout_id.prompt_id for verdict in batch.verdicts], lengths)
             self._covers.append(batch.span)
             await self._batches.put(_Collected(planning, batch))
 
-    async def _learn_loop(self) -> None:
-        """Train on each batch in order, and publish."""
-        checkpoints = self._options.checkpoints
+    async def _learn_loop(self, rollouts: RolloutMaker) -> bool:
+        """Train on each batch in order, and publish; return False if stopped before the last."""
+        checkpoints, steps = self._options.checkpoints, self._options.steps
         started = published_at = self._clock()
-        for step in range(self._options.steps):
+        for step in range(self._options.first_step, steps):
             waited = self._clock()
-            collected = await self._batches.get()
+            collected = await self._unless_stopped(self._batches.get())
+            if collected is None:
+                await self._save(step, rollouts)
+                await self._checkpoints.finish()
+                return False
             planning, batch = collected.planning, collected.batch
-            await self._write("rollouts", step, batch)
             dispatched = self._clock()
-            training = self._learner.start_training(planning.allocation, batch.references)
-            prompt_ids = planning.allocation.prompt_ids
-            successes, trials = count_evidence(prompt_ids, batch.verdicts)
-            # Not before training is under way: only the next plan needs it, and that waits for nothing else.
-            observed = self._actors.predictor.observe.remote(prompt_ids, successes, trials)
-            self._observation(step).set_result(observed)
-            learner_metrics, busy_s = await self._learner.trained(training, step)
+            learner_metrics, busy_s, allocation, batch = await self._trained(planning.allocation, batch, rollouts)
             trained_at = self._clock()
-            self._pool.publish(await self._learner.publish(step + 1))
+            self._pool.publish(await self._learner.publish())
             ended = self._clock()
+            del self._begun[step], self._untrained[step]
             self._covers = [*self._covers[-_COVERS:], Span(dispatched, ended)]
             self._timeline.add("learner", "train", Span(dispatched, trained_at), step=step)
             self._timeline.add("learner", "publish", Span(trained_at, ended), version=step + 1)
-            if is_checkpoint_due(checkpoints, step + 1, self._options.steps):
-                saving_from = self._clock()
-                await self._learner.save(self._options.checkpoint_dir, step + 1, checkpoints.keep_last)
-                self._timeline.add("learner", "save", Span(saving_from, self._clock()), step=step)
             metrics = {
                 "step": step,
                 "step/time_s": ended - started,
@@ -270,78 +345,145 @@ class Controller:
                 "generators/count": len(self._pool.handles),
                 "lengths/absolute_error": self._lengths.metrics()["absolute_error"],
             }
-            self._observer.on_step(metrics, allocation_rows(planning.allocation, successes, trials, self._task_of))
+            evidence = count_evidence(allocation.prompt_ids, batch.verdicts)
+            self._observer.on_step(metrics, allocation_rows(allocation, *evidence, self._task_of))
+            if is_checkpoint_due(checkpoints, step + 1, steps) or (checkpoints.every_steps and self._needs_saving()):
+                saving_from = self._clock()
+                await self._save(step + 1, rollouts)
+                self._timeline.add("learner", "save", Span(saving_from, self._clock()), step=step)
             self._observer.on_spans(self._timeline.flush())
             started = published_at = ended
-        await wait_for(observed, _PLANNING_TIMEOUT_S, "the predictor's last observation")
-        await self._learner.finish_saving()
+        await self._planner.observed(await self._observation(steps - 1))
+        return True
+
+    async def _trained(
+        self, allocation: Allocation, batch: RolloutBatch, rollouts: RolloutMaker
+    ) -> tuple[dict[str, float], float, Allocation, RolloutBatch]:
+        """Train on a batch, with rows made again where they are lost; tell the predictor of it and have it written."""
+        step = allocation.step
+
+        def observe() -> None:
+            # Not before training is under way: only the next plan needs it, and that waits for nothing else.
+            if not self._observation(step).done():
+                evidence = count_evidence(allocation.prompt_ids, batch.verdicts)
+                self._observation(step).set_result(self._planner.observe(allocation.prompt_ids, *evidence))
+
+        while True:
+            allocation = replace(allocation, dropped=batch.dropped)
+            await self._writer.write("rollouts", step, batch)
+            try:
+                metrics, busy_s = await self._learner.train(allocation, batch.references, observe)
+            except ObjectGoneError as error:
+                lost_at_s = self._clock()
+                batch = await rollouts.remake(batch, step, self._expected(allocation.prompt_ids))
+                now_s, number = self._clock(), int(batch.metrics["rollouts/remade"])
+                self._observer.on_recovery(
+                    Recovery("object", f"batch {step}", str(error), lost_at_s, now_s, now_s, number)
+                )
+                continue
+            return metrics, busy_s, allocation, batch
+
+    async def _unless_stopped(self, coming: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for a value, or return None once the run is to stop. A value that is there goes first, as it is."""
+        if self._stopping.is_set():
+            coming.close()
+            return None
+        value, stop = asyncio.ensure_future(coming), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([value, stop], return_when=asyncio.FIRST_COMPLETED)
+            return value.result() if value.done() else None
+        finally:
+            value.cancel()
+            stop.cancel()
+
+    async def _save(self, step: int, rollouts: RolloutMaker) -> None:
+        """Begin a checkpoint of everything after `step` training steps."""
+        # All of one moment: what is begun later, the sampler of this moment draws again.
+        begun = list(self._begun.values())
+        sampler, lengths = self._sampler.state_dict(), self._lengths.state_dict()
+        batches = [zip(batch.references, batch.verdicts, strict=True) for batch in self._untrained.values()]
+        done = [*(pair for pairs in batches for pair in pairs), *rollouts.done()]
+        plans = [plan if isinstance(plan, Allocation) else (await self._planner.finished(plan))[0] for plan in begun]
+        predictor = dict(await self._planner.state())
+        state = RunState(step, sampler, lengths, predictor, tuple(plans))
+        await self._checkpoints.save(state, [row for row, _ in done])
+        self._writer.lost_steps.clear()
+
+    def _needs_saving(self) -> bool:
+        """Whether a step is on no disk: a new learner group could not repeat it."""
+        return bool(self._writer.lost_steps)
+
+    async def _republish_loop(self) -> None:
+        """Publish again what was lost before every generator had it."""
+        while True:
+            await self._weights_lost.wait()
+            self._weights_lost.clear()
+            lost_at_s = self._clock()
+            publication = await self._learner.publish()
+            self._pool.publish(publication)
+            now_s = self._clock()
+            cause = "chunks of published weights are lost"
+            self._observer.on_recovery(
+                Recovery("object", f"version {publication.version}", cause, lost_at_s, now_s, now_s)
+            )
 
     def _observation(self, step: int) -> asyncio.Future[Any]:
         if step not in self._observations:
             self._observations[step] = asyncio.get_running_loop().create_future()
         return self._observations[step]
 
-    async def _planned(self, plan: _Plan) -> Planning:
+    async def _planned(self, plan: Plan | Allocation) -> Planning:
         """Wait for a plan and account for what the wait cost."""
+        if isinstance(plan, Allocation):  # of the checkpoint
+            return Planning(plan, (), 0.0)
         start = self._clock()
-        allocation = await wait_for(plan.allocation, _PLANNING_TIMEOUT_S, "the allocation of the step")
+        allocation, prediction = await self._planner.finished(plan)
         wait_s = self._clock() - start
-        prediction = await wait_for(plan.prediction, _PLANNING_TIMEOUT_S, "the prediction of the step")
         spans = [prediction.span]
-        if plan.observed is not None:
-            spans.append(await wait_for(plan.observed, _PLANNING_TIMEOUT_S, "the predictor's observation"))
+        lag = 1 if self._options.pipeline.max_staleness == 0 else 2
+        observation = self._observations.pop(plan.step - lag, None)
+        if observation is not None:
+            spans.append(await self._planner.observed(observation.result()))
             self._timeline.add("predictor", "observe", spans[-1], step=plan.step)
         self._timeline.add("predictor", "predict", prediction.span, step=plan.step)
         self._timeline.add("allocator", "allocate", allocation.span, step=plan.step)
         return Planning(allocation, tuple(spans), wait_s, prediction.metrics)
 
     async def _evaluate(self, step: int) -> None:
-        """Evaluate every prompt with equal n, on the version of `step`. The predictor does not see these outcomes."""
+        """Evaluate every prompt with equal n, on the version of `step`."""
         n = self._options.evaluation.rollouts_per_prompt
         if not n:
             return
         prompt_ids = list(self._task_of)
         self._observer.on_stage(f"evaluating {len(prompt_ids)} prompts with {n} rollouts each after {step} steps")
         rollouts = self._rollout_maker(StalenessPolicy(0))  # the timeline is of training
-        expected = dict(zip(prompt_ids, self._lengths.expect(prompt_ids).tolist(), strict=True))
-        try:
-            rollouts.open(step, [RolloutId(step, prompt_id, k) for prompt_id in prompt_ids for k in range(n)], expected)
-            batch = await rollouts.finished(step)
-        finally:
-            rollouts.close()
-        await self._write("evaluation", step, batch)
-        successes, trials = count_evidence(prompt_ids, batch.verdicts)
-        self._observer.on_evaluation(
-            [
-                {"step": step, "prompt_id": p, "task": self._task_of[p], "successes": s, "trials": t}
-                for p, s, t in zip(prompt_ids, successes.tolist(), trials.tolist(), strict=True)
-            ]
-        )
+        batch = await evaluate(rollouts, step, n, self._expected(prompt_ids))
+        await self._writer.write("evaluation", step, batch)
+        self._observer.on_evaluation(evaluation_rows(step, batch, self._task_of))
+
+    def _expected(self, prompt_ids: Sequence[str]) -> dict[str, float]:
+        """Expected tokens of a rollout, by prompt."""
+        return dict(zip(prompt_ids, self._lengths.expect(prompt_ids).tolist(), strict=True))
 
     def _rollout_maker(
         self, policy: StalenessPolicy, recorder: TimelineRecorder | None = None, straggler_s: float | None = None
     ) -> RolloutMaker:
-        max_rollouts = self._options.generators.max_num_seqs
-        max_tokens = self._options.pipeline.max_tokens_in_flight or max_rollouts * self._options.max_completion_tokens
+        max_rollouts, max_completion = self._options.generators.max_num_seqs, self._options.max_completion_tokens
         return RolloutMaker(
             self._pool,
             self._actors.verifiers,
-            Dispatcher(policy, max_rollouts=max_rollouts, max_tokens=max_tokens),
-            RolloutLimits(self._options.generators.rollout_timeout_s, self._options.verifiers.timeout_s, straggler_s),
+            Dispatcher(
+                policy,
+                max_rollouts=max_rollouts,
+                max_tokens=self._options.pipeline.max_tokens_in_flight or max_rollouts * max_completion,
+                max_kills=self._options.supervision.max_kills,
+            ),
+            RolloutLimits(self._options.generators.rollout_timeout_s, max_completion, straggler_s),
             self._cancel,
             recorder,
             self._clock,
+            None if recorder is None else self._spoil,
         )
-
-    async def _write(self, kind: str, step: int, batch: RolloutBatch) -> None:
-        """Have a batch written, once the one before it is on disk: an error of the writer is not passed over."""
-        await self._written()
-        self._writing = self._actors.writer.write.remote(kind, step, *batch.references)
-
-    async def _written(self) -> None:
-        """Wait for the last batch to be on disk."""
-        if self._writing is not None:
-            await wait_for(self._writing, _WRITING_TIMEOUT_S, "the rollouts to be written")
 
 
 def _first(errors: ExceptionGroup) -> Exception:

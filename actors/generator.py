@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pyarrow as pa
+import ray
 
 from vipray.arrays import ByteArray
 from vipray.data.prompts import PromptSet
@@ -18,21 +19,25 @@ class GeneratorActor:
 
     Args:
         generator_id: name in the rollout rows.
-        build_engine: makes the engine, in the actor's own process.
+        build_engine: makes the engine, in the actor's own process; a scripted one answers by the prompts.
         prompts: table of the prompt set.
     """
 
     def __init__(
         self,
         generator_id: str,
-        build_engine: Callable[[], Engine],
+        build_engine: Callable[[PromptSet], Engine],
         prompts: pa.Table,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._generator_id = generator_id
-        self._engine = build_engine()
         self._prompts = PromptSet(prompts)
+        self._engine = build_engine(self._prompts)
         self._clock = clock
+
+    @ray.method(concurrency_group="health")
+    async def health(self) -> None:
+        """Answer, beside whatever else is under way."""
 
     async def ready(self) -> None:
         """Start the engine."""

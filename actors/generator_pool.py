@@ -11,15 +11,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray.exceptions import RayError
 
+from actors.faults import Fault, fault_of, is_death_of_a_node
 from actors.waiting import wait_for
 from vipray.dispatch.restarts import RestartAction, RestartPolicy
 from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, WeightSyncError, summary_line
-from vipray.records import Span
+from vipray.records import Recovery, Span
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +42,15 @@ class Replacements:
         start: makes the actor of a new generator, by id.
         policy: whether and when.
         start_timeout_s: longest wait for it to be ready.
-        report: is told what happens, in a line.
+        say: is told what happens, in a line.
+        report: is told of every recovery.
     """
 
     start: Callable[[str], Any]
     policy: RestartPolicy
     start_timeout_s: float
-    report: Callable[[str], None]
+    say: Callable[[str], None]
+    report: Callable[[Recovery], None]
 
 
 class PoolListener:
@@ -59,8 +62,15 @@ class PoolListener:
     def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
         """A generator has confirmed a version, which it took in `span`."""
 
-    def on_lost(self, generator_id: str, at_s: float) -> None:
-        """A generator is out of the pool, since `at_s`."""
+    def on_lost(self, generator_id: str, at_s: float, *, is_suspicious: bool) -> int:
+        """A generator is out of the pool, since `at_s`; return the number of rollouts that are made again.
+
+        `is_suspicious` says whether what it was making may have brought it down.
+        """
+        return 0
+
+    def on_weights_lost(self, version: int) -> None:
+        """Chunks of a version are nowhere any more."""
 
     def on_exhausted(self) -> None:
         """The last replacement that could be made has failed."""
@@ -100,7 +110,7 @@ class GeneratorPool:
         self._wanted: Publication | None = None
         self._loaders: dict[str, asyncio.Task[None]] = {}
         self._replacing: set[asyncio.Task[None]] = set()
-        self._lost_at: dict[str, tuple[str, float]] = {}  # by replacement, until it serves
+        self._replaced: dict[str, Recovery] = {}  # by replacement: whom it is for, until it serves
 
     def lose(self, generator_id: str, error: BaseException) -> None:
         """Take a generator out of the pool and see to its replacement; does nothing when it is out already."""
@@ -112,9 +122,18 @@ class GeneratorPool:
         self.last_error = error
         self.versions.pop(generator_id, None)
         self._discard(handle)
-        self._replace(generator_id, at_s)
-        for listener in list(self.listeners):
-            listener.on_lost(generator_id, at_s)
+        replacement = self._next_id()  # before the listeners are told: somebody may be to come
+        is_replaced = self._begin_replacement(generator_id, replacement)
+        is_suspicious = not is_death_of_a_node(error)
+        num_reissued = sum(
+            listener.on_lost(generator_id, at_s, is_suspicious=is_suspicious) for listener in list(self.listeners)
+        )
+        cause = summary_line(error)
+        self._replaced[replacement] = Recovery(
+            "generator", generator_id, cause, at_s, self._clock(), None, num_reissued
+        )
+        if not is_replaced:
+            self._report(replacement, None)
 
     def require(self, what: str) -> None:
         """Raise `GeneratorsExhaustedError`, with the last loss as its cause, where no generator is left or to come."""
@@ -148,6 +167,8 @@ class GeneratorPool:
         """Stop loading and replacing."""
         for task in (*self._loaders.values(), *self._replacing):
             task.cancel()
+        for replacement in list(self._replaced):
+            self._report(replacement, None)
 
     def _load(self, generator_id: str) -> None:
         if generator_id not in self._loaders or self._loaders[generator_id].done():
@@ -166,8 +187,14 @@ class GeneratorPool:
             try:
                 confirmed, span = await wait_for(call, self._load_timeout_s, what)
             except (RayError, WaitTimeoutError) as error:
-                self.lose(generator_id, error)
-                return
+                if fault_of(error) is not Fault.OBJECT_LOST:
+                    self.lose(generator_id, error)
+                    return
+                if wanted is self._wanted:
+                    for listener in list(self.listeners):
+                        listener.on_weights_lost(wanted.version)
+                    return
+                continue  # there is a newer one
             if confirmed != wanted.version:
                 raise WeightSyncError(
                     f"generator {generator_id} confirmed version {confirmed} instead of {wanted.version}"
@@ -179,47 +206,57 @@ class GeneratorPool:
             for listener in list(self.listeners):
                 listener.on_confirmed(generator_id, confirmed, span)
 
-    def _replace(self, lost: str, lost_at_s: float) -> None:
-        """Start a replacement if the policy allows one."""
+    def _next_id(self) -> str:
+        self._next_number += 1
+        return f"generator-{self._next_number - 1}"
+
+    def _begin_replacement(self, lost: str, replacement: str) -> bool:
+        """Start a replacement; return whether the policy allowed one."""
         if self._replacements is None:
-            return
+            return False
         decision = self._replacements.policy.decide(self._clock())
-        self._replacements.report(f"generator {lost} is lost: {decision.action.value}, {decision.reason}")
+        self._replacements.say(f"generator {lost} is lost: {decision.action.value}, {decision.reason}")
         if decision.action is RestartAction.RESTART:
-            task = asyncio.create_task(self._bring_up(self._replacements, lost, lost_at_s, decision.delay_s))
+            task = asyncio.create_task(self._bring_up(self._replacements, lost, replacement, decision.delay_s))
             self._replacing.add(task)
             task.add_done_callback(self._replacing.discard)
             task.add_done_callback(self._raise_elsewhere)
+        return decision.action is RestartAction.RESTART
 
-    async def _bring_up(self, replacements: Replacements, lost: str, lost_at_s: float, delay_s: float) -> None:
+    async def _bring_up(self, replacements: Replacements, lost: str, generator_id: str, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        generator_id = f"generator-{self._next_number}"
-        self._next_number += 1
         handle = replacements.start(generator_id)
         try:
             await wait_for(handle.ready.remote(), replacements.start_timeout_s, f"{generator_id} to be ready")
         except (RayError, WaitTimeoutError) as error:
             self.last_error = error
             self._discard(handle)
-            self._replace(generator_id, lost_at_s)
+            again = self._next_id()
+            self._replaced[again] = self._replaced.pop(generator_id)
+            self._begin_replacement(lost, again)
             if not self.handles and len(self._replacing) == 1:  # this task alone is left
                 self._replacing.clear()
                 for listener in list(self.listeners):
                     listener.on_exhausted()
             return
         self.handles[generator_id] = handle
-        self._lost_at[generator_id] = lost, lost_at_s
         for listener in list(self.listeners):
             listener.on_joined(generator_id)
         self._load(generator_id)
 
     def _report_replacement(self, generator_id: str, version: int) -> None:
-        if generator_id in self._lost_at and self._replacements is not None:
-            lost, at_s = self._lost_at.pop(generator_id)
-            seconds = self._clock() - at_s
-            self._replacements.report(
-                f"generator {generator_id} serves version {version}, {seconds:.1f} s after the loss of {lost}"
+        if generator_id in self._replaced and self._replacements is not None:
+            lost, now_s = self._replaced[generator_id], self._clock()
+            self._replacements.say(
+                f"generator {generator_id} serves version {version}, {now_s - lost.lost_at_s:.1f} s after the loss of "
+                f"{lost.actor}"
             )
+            self._report(generator_id, now_s)
+
+    def _report(self, replacement: str, serving_at_s: float | None) -> None:
+        recovery = self._replaced.pop(replacement)
+        if self._replacements is not None:
+            self._replacements.report(replace(recovery, serving_at_s=serving_at_s))
 
     def _raise_elsewhere(self, task: asyncio.Task[None]) -> None:
         """Pass an error that nobody awaits to whoever waits for rollouts."""

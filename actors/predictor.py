@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
+import ray
 
 from vipray.arrays import IntArray
 from vipray.data.prompts import PromptSet
@@ -21,6 +23,10 @@ class PredictorActor:
     ) -> None:
         self._predictor = build(PromptSet(prompts))
         self._clock = clock
+
+    @ray.method(concurrency_group="health")
+    def health(self) -> None:
+        """Answer, beside whatever else is under way."""
 
     def ready(self) -> dict[str, float]:
         """Return the predictor's metrics once it is built."""
@@ -38,3 +44,11 @@ class PredictorActor:
         start = self._clock()
         self._predictor.observe(prompt_ids, successes, trials)
         return Span(start, self._clock())
+
+    def state(self) -> dict[str, Any]:
+        """The predictor's state after all calls before this one."""
+        return self._predictor.state_dict()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state. Raises `ValueError` for one of other prompts."""
+        self._predictor.load_state_dict(state)

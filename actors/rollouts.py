@@ -13,26 +13,33 @@ knows no actor; every change is followed by `_pump`, which starts what there is 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import pyarrow as pa
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
+from actors.faults import Fault, fault_of
 from actors.generator_pool import GeneratorPool, PoolListener
+from actors.verifiers import Verifiers
 from actors.waiting import wait_for
 from vipray.dispatch.dispatcher import Dispatcher
+from vipray.dispatch.silence import SilenceDeadline
 from vipray.dispatch.staleness import StalenessAction
-from vipray.errors import GeneratorsExhaustedError, RolloutAbortedError, WaitTimeoutError
+from vipray.errors import (
+    EngineLostError,
+    GeneratorsExhaustedError,
+    ObjectGoneError,
+    RolloutAbortedError,
+    WaitTimeoutError,
+)
 from vipray.records import RolloutId, RolloutReceipt, Span, Verdict
 
 _log = logging.getLogger(__name__)
-_MAX_ERRORS = 3  # engines that a single rollout may make fail
-VERDICTS_AT_ONCE = 4  # of one verifier: enough to keep it busy, few enough for a deadline to mean one verdict
+_PROBE_S = 10.0  # for a row that may be lost
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,13 @@ class RolloutLimits:
     """Deadlines, in seconds.
 
     Attributes:
-        rollout_s: longest silence of a generator that has work.
-        verdict_s: longest wait for one verdict.
+        rollout_s: longest silence of a generator that has work, whatever that work is.
+        max_tokens: of a completion, from which a shorter one is derived once something is known.
         straggler_s: after which a step's batch is closed with what has arrived; None waits for all.
     """
 
     rollout_s: float
-    verdict_s: float
+    max_tokens: int
     straggler_s: float | None = None
 
 
@@ -57,7 +64,8 @@ class RolloutBatch:
     Attributes:
         references: to one-row record batches.
         verdicts: of the same rollouts.
-        dropped: rollouts that were not waited for.
+        dropped: rollouts that were not waited for, or set aside.
+        set_aside: why, by rollout: those that brought down generators or were lost with them again and again.
         span: from its first rollout's start to its last verdict.
         metrics: counts, by name.
     """
@@ -65,6 +73,7 @@ class RolloutBatch:
     references: tuple[Any, ...]
     verdicts: tuple[Verdict, ...]
     dropped: frozenset[RolloutId]
+    set_aside: Mapping[RolloutId, str]
     span: Span
     metrics: Mapping[str, float]
 
@@ -84,49 +93,99 @@ class RolloutMaker(PoolListener):
 
     Args:
         pool: the generators; those that are lost are told to the dispatcher.
-        verifiers: handles, used in turn.
+        verifiers: the pool that scores.
         dispatcher: decides what starts where, and what counts.
         limits: deadlines.
         cancel: gives up a call that nobody waits for any more.
         recorder: is told of every rollout that was made or scored, counted or not.
         clock: wall-clock seconds.
+        spoil: may put another reference in the place of a scored rollout's, for trying out faults.
     """
 
     def __init__(
         self,
         pool: GeneratorPool,
-        verifiers: Sequence[Any],
+        verifiers: Verifiers,
         dispatcher: Dispatcher,
         limits: RolloutLimits,
         cancel: Callable[[Any], None],
         recorder: RolloutRecorder | None = None,
         clock: Callable[[], float] = time.time,
+        spoil: Callable[[Any], Any] | None = None,
     ) -> None:
+        self._spoil = spoil
         self._pool = pool
         self._recorder = recorder
         self._dispatcher = dispatcher
         self._limits = limits
         self._cancel = cancel
         self._clock = clock
-        self._verifiers = itertools.cycle([(verifier, asyncio.Semaphore(VERDICTS_AT_ONCE)) for verifier in verifiers])
+        self._verifiers = verifiers
+        self._silence = SilenceDeadline(limits.rollout_s)
         self._steps: dict[int, _OpenStep] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[RolloutId, Any] = {}
         self._heard: dict[str, float] = {}  # when each generator last gave a sign, by the event loop's clock
-        self._errors: Counter[RolloutId] = Counter()  # of engines, by the rollout that they failed on
         self._failure: BaseException | None = None
         for generator_id in pool.handles:
             dispatcher.join(generator_id, pool.versions.get(generator_id))
         pool.listeners.append(self)
 
-    def open(self, step: int, rollout_ids: Sequence[RolloutId], expected_tokens: Mapping[str, float]) -> None:
-        """Begin a step: its rollouts start wherever there is room and the version allows it."""
+    def open(
+        self,
+        step: int,
+        rollout_ids: Sequence[RolloutId],
+        expected_tokens: Mapping[str, float],
+        done: Sequence[tuple[Any, Verdict]] = (),
+    ) -> None:
+        """Begin a step: its rollouts start wherever there is room and the version allows it.
+
+        Args:
+            step: number of the step.
+            rollout_ids: of the step.
+            expected_tokens: by prompt id.
+            done: scored rollouts that a checkpoint brings along, with their verdicts.
+        """
         self._dispatcher.add_step(step, rollout_ids, expected_tokens)
-        self._steps[step] = _OpenStep(list(rollout_ids))
+        opened = self._steps[step] = _OpenStep(list(rollout_ids))
+        for scored, verdict in done:
+            if self._dispatcher.restore(verdict.rollout_id, verdict.policy_version):
+                opened.begin(self._clock())
+                self._take_in(verdict.rollout_id, scored, verdict)
+        self._settle(step)
         self._pump()
         self.on_exhausted()
         if self._failure is not None:
             self.on_failed(self._failure)
+
+    async def remake(self, batch: RolloutBatch, step: int, expected_tokens: Mapping[str, float]) -> RolloutBatch:
+        """Make those rollouts of a closed batch again whose rows are nowhere any more; return the whole batch."""
+        pairs = list(zip(batch.references, batch.verdicts, strict=True))
+        are_there = await asyncio.gather(*(_is_there(reference) for reference in batch.references))
+        kept = [pair for pair, is_there in zip(pairs, are_there, strict=True) if is_there]
+        lost = [verdict.rollout_id for (_, verdict), is_there in zip(pairs, are_there, strict=True) if not is_there]
+        if not lost:
+            raise ObjectGoneError(f"the batch of step {step} could not be read, and yet all of its rows are there")
+        _log.warning("%d verified rollouts of step %d are lost and made again", len(lost), step)
+        self._dispatcher.reopen(step, lost, expected_tokens)
+        self._steps[step] = _OpenStep(lost)
+        self._pump()
+        made = await self.finished(step)
+        again = [*kept, *zip(made.references, made.verdicts, strict=True)]
+        place = {verdict.rollout_id: index for index, verdict in enumerate(batch.verdicts)}
+        again.sort(key=lambda pair: place[pair[1].rollout_id])
+        return replace(
+            batch,
+            references=tuple(reference for reference, _ in again),
+            verdicts=tuple(verdict for _, verdict in again),
+            dropped=batch.dropped | made.dropped,
+            set_aside={**batch.set_aside, **made.set_aside},
+            metrics={**batch.metrics, "rollouts/remade": float(len(lost))},
+        )
+
+    def done(self) -> list[tuple[Any, Verdict]]:
+        """What has arrived of the steps that are open, for a checkpoint."""
+        return [pair for opened in self._steps.values() for pair in opened.done.values()]
 
     async def finished(self, step: int) -> RolloutBatch:
         """Return a step's rollouts, verified, each exactly once, in the order in which they were asked for.
@@ -146,6 +205,7 @@ class RolloutMaker(PoolListener):
         if self._failure is not None:
             raise self._failure
         metrics = self._dispatcher.metrics(step)
+        set_aside = self._dispatcher.set_aside(step)
         dropped = self._dispatcher.close_step(step)
         del self._steps[step]
         self._abort_superfluous()
@@ -154,6 +214,7 @@ class RolloutMaker(PoolListener):
             references=tuple(reference for reference, _ in ordered),
             verdicts=tuple(verdict for _, verdict in ordered),
             dropped=frozenset(dropped),
+            set_aside=set_aside,
             span=Span(opened.start_s, self._clock()),
             metrics={f"rollouts/{name}": value for name, value in {**metrics, "dropped": len(dropped)}.items()},
         )
@@ -167,16 +228,20 @@ class RolloutMaker(PoolListener):
 
     def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
         """A generator may start what its new version allows."""
+        self._silence.observe_pause(span.duration_s)
         self._dispatcher.confirm(generator_id, version)
         self._pump()
 
-    def on_lost(self, generator_id: str, at_s: float) -> None:
+    def on_lost(self, generator_id: str, at_s: float, *, is_suspicious: bool) -> int:
         """What a generator has not finished is made by others."""
-        lost = self._dispatcher.leave(generator_id)
+        lost = self._dispatcher.leave(generator_id, is_suspicious=is_suspicious)
         if lost:
             _log.warning("%d rollouts of generator %s are made again", len(lost), generator_id)
+        for step in list(self._steps):
+            self._settle(step)
         self.on_exhausted()
         self._pump()
+        return len(lost)
 
     def on_joined(self, generator_id: str) -> None:
         """A new generator gets rollouts once it has confirmed a version."""
@@ -229,31 +294,37 @@ class RolloutMaker(PoolListener):
             self._pump()
             return
         except (RayError, WaitTimeoutError) as error:
-            if not isinstance(getattr(error, "cause", None), RolloutAbortedError):
-                self._pool.lose(generator_id, error)
-                self._count_error(rollout_id, error)
-                return
-            self._dispatcher.reissue(rollout_id, generator_id)
-            self._pump()
+            self._on_unmade(rollout_id, generator_id, error)
             return
         finally:
             if self._calls.get(rollout_id) is row:  # else another generator makes it by now
                 del self._calls[rollout_id]
         self._record_made(receipt)
+        self._silence.observe(receipt.span.duration_s, receipt.num_tokens)
         self._dispatcher.release(rollout_id, generator_id)
         self._pump()
-        scored, verdict = await self._verified(row, rollout_id, generator_id)
-        if verdict is not None:
+        try:
+            scored, verdict = await self._verifiers.score(row)
+        except ObjectGoneError:
+            self._dispatcher.reissue(rollout_id, generator_id)
+        else:
             self._record_scored(verdict)
             self._count(rollout_id, generator_id, scored, verdict)
         self._pump()
 
-    def _count_error(self, rollout_id: RolloutId, error: Exception) -> None:
-        """End the run where a rollout makes engine after engine fail: no replacement would fare better."""
-        if isinstance(error, RayTaskError):  # raised by the engine; a process that died says nothing of the rollout
-            self._errors[rollout_id] += 1
-            if self._errors[rollout_id] >= _MAX_ERRORS:
-                self.on_failed(error)
+    def _on_unmade(self, rollout_id: RolloutId, generator_id: str, error: RayError | WaitTimeoutError) -> None:
+        """See to a rollout that its generator has not made."""
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        if isinstance(cause, RolloutAbortedError):
+            self._dispatcher.reissue(rollout_id, generator_id)
+            self._pump()
+            return
+        # What the engine says of one rollout is about that rollout; an engine that died took all of them with it.
+        is_about_rollout = fault_of(error) is Fault.RAISED and not isinstance(cause, EngineLostError)
+        if is_about_rollout and generator_id in self._pool.handles:
+            self._dispatcher.blame(rollout_id, generator_id)
+            self._settle(rollout_id.step)
+        self._pool.lose(generator_id, error)
 
     async def _receipt(self, reference: Any, generator_id: str) -> RolloutReceipt:
         """Wait for a generator as long as it gives any sign: its rollouts queue in its engine."""
@@ -261,46 +332,36 @@ class RolloutMaker(PoolListener):
         try:
             while not task.done():
                 silence_s = time.monotonic() - self._heard[generator_id]
-                if silence_s >= self._limits.rollout_s:
+                deadline_s = self._silence.seconds(self._limits.max_tokens)
+                if silence_s >= deadline_s:
                     what = f"a rollout of generator {generator_id}"
-                    raise WaitTimeoutError(f"waited {self._limits.rollout_s:g} s for {what} without an answer")
-                await asyncio.wait([task], timeout=self._limits.rollout_s - silence_s)
+                    raise WaitTimeoutError(f"waited {deadline_s:g} s for {what} without an answer")
+                await asyncio.wait([task], timeout=deadline_s - silence_s)
             self._heard[generator_id] = time.monotonic()
             receipt: RolloutReceipt = task.result()
             return receipt
         finally:
             task.cancel()
 
-    async def _verified(self, row: Any, rollout_id: RolloutId, generator_id: str) -> tuple[Any, Verdict | None]:
-        """Have a rollout scored; no verdict where the rollout itself is lost, which is then made again."""
-        verifier, slots = next(self._verifiers)
-        async with slots:
-            scored, verdict_reference = verifier.score.options(num_returns=2).remote(row)
-            try:
-                return scored, await wait_for(verdict_reference, self._limits.verdict_s, "the verdict of a rollout")
-            except RayError:
-                if await self._is_whole(row):
-                    raise
-        self._dispatcher.reissue(rollout_id, generator_id)
-        return None, None
-
-    async def _is_whole(self, row: Any) -> bool:
-        """Whether a rollout that could not be verified is there."""
-        try:
-            await wait_for(row, self._limits.rollout_s, "a rollout that could not be verified")
-        except RayError:
-            return False
-        return True
-
     def _count(self, rollout_id: RolloutId, generator_id: str, scored: Any, verdict: Verdict) -> None:
         decision = self._dispatcher.complete(rollout_id, generator_id, verdict.policy_version)
         if decision.action is not StalenessAction.ADMIT:
             _log.info("rollout %s of generator %s is not counted: %s", rollout_id, generator_id, decision.reason)
             return
+        self._take_in(rollout_id, scored, verdict)
+        self._settle(rollout_id.step)
+
+    def _take_in(self, rollout_id: RolloutId, scored: Any, verdict: Verdict) -> None:
         opened = self._steps[rollout_id.step]
-        opened.done[rollout_id] = (scored, verdict)
+        opened.done[rollout_id] = (scored if self._spoil is None else self._spoil(scored), verdict)
         opened.has_any.set()
-        if self._dispatcher.is_complete(rollout_id.step):
+
+    def _settle(self, step: int) -> None:
+        """Wake whoever waits for a step that is complete, be it by what was set aside."""
+        opened = self._steps.get(step)
+        if opened is not None and self._dispatcher.is_complete(step):
+            opened.begin(self._clock())
+            opened.has_any.set()
             opened.is_complete.set()
 
     def _record_made(self, receipt: RolloutReceipt) -> None:
@@ -340,3 +401,14 @@ class _OpenStep:
         waiting = asyncio.ensure_future(self.is_complete.wait())
         await asyncio.wait([waiting], timeout=max(0.0, seconds))
         waiting.cancel()
+
+
+async def _is_there(reference: Any) -> bool:
+    """Whether a row can still be had; one that a checkpoint brought along is no reference."""
+    if isinstance(reference, pa.RecordBatch):
+        return True
+    try:
+        await wait_for(reference, _PROBE_S, "a verified rollout")
+    except (RayError, WaitTimeoutError):
+        return False
+    return True

@@ -5,33 +5,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.allocator import AllocatorActor
+from actors.builders import EngineBuilder, build_pool, build_predictor, build_trainer
 from actors.generator import GeneratorActor
-from actors.handles import Actors
+from actors.handles import Actors, Ranks
 from actors.learner import LearnerActor
 from actors.predictor import PredictorActor
 from actors.rollout_writer import RolloutWriter
 from actors.verifier import VerifierActor
 from actors.waiting import wait_for
-from vipray.config import Config, PredictorConfig, TaskConfig, VerifierConfig
+from vipray.config import Config
 from vipray.data.prompts import PromptSet
 from vipray.errors import ActorStartError, WaitTimeoutError, summary_line
-from vipray.inference.protocol import Engine
-from vipray.predictors.protocol import Predictor
-from vipray.verifiers.builder import VerifierBuilder
-from vipray.verifiers.workers import VerifierPool
-
-if TYPE_CHECKING:
-    from vipray.learner.trainer import Rendezvous, Trainer
 
 _log = logging.getLogger(__name__)
 _SHUTDOWN_TIMEOUT_S = 20.0
@@ -39,152 +32,130 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # models 
 _SPARE_CALLS = 16  # of a generator, beside as many rollouts as its engine makes at once: weights must get through
 
 
-@dataclass(frozen=True)
-class EngineBuilder:
-    """Makes a generator's engine inside the generator's process."""
+class Spawner:
+    """Makes the actors of a run, at its start and in place of those that are lost.
 
-    config: Config
-    seed: int
+    Args:
+        config: the whole configuration.
+        prompts: of the run.
+        run_dir: where rollouts are written, on the driver's node.
+        first_step: training steps that were taken before; engines draw other random numbers then.
+    """
 
-    def __call__(self) -> Engine:
-        """Unpack the model on this node if need be, and return the engine, not yet started."""
-        from vipray.inference.vllm_engine import VllmEngine, VllmEngineOptions
-        from vipray.learner.model_folder import ensure_model_folder
+    def __init__(self, config: Config, prompts: PromptSet, run_dir: Path, first_step: int = 0) -> None:
+        self.started: list[Any] = []
+        self._config = config
+        self._run_dir = run_dir
+        self._seed = (config.run.seed * 1_000 + first_step) * 1_000
+        self._table = ray.put(prompts.table)
+        self._here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
-        generators, sampling = self.config.generators, self.config.sampling
-        return VllmEngine(
-            VllmEngineOptions(
-                model_folder=str(ensure_model_folder(self.config.model.path, self.config.model.cache_dir)),
-                max_model_len=self.config.data.max_prompt_tokens + sampling.max_tokens,
-                max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                dtype=generators.dtype,
-                seed=self.seed,
-                max_num_seqs=generators.max_num_seqs,
-                tensor_parallel_size=generators.tensor_parallel_size,
-                enforce_eager=generators.enforce_eager,
-                in_flight=self.config.weights.in_flight,
-                kv_cache_bytes=None if generators.kv_cache_mib is None else generators.kv_cache_mib << 20,
-            )
+    def predictor(self) -> Any:
+        """Make a predictor without any history."""
+        config = self._config.predictor
+        build = functools.partial(build_predictor, config)
+        return self._start(PredictorActor, build, self._table, num_cpus=config.num_cpus, num_gpus=config.num_gpus)
+
+    def allocator(self) -> Any:
+        """Make an allocator."""
+        return self._start(AllocatorActor, self._config.allocation, num_cpus=self._config.allocation.num_cpus)
+
+    def verifier(self) -> Any:
+        """Make a verifier."""
+        build = functools.partial(build_pool, self._config.verifiers, self._config.data.tasks)
+        return self._start(VerifierActor, build, self._table, num_cpus=self._config.verifiers.num_cpus)
+
+    def writer(self) -> Any:
+        """Make a rollout writer on this node, which has the run's folder."""
+        return self._start(RolloutWriter, self._run_dir.absolute(), num_cpus=0, scheduling_strategy=self._here)
+
+    def generator(self, generator_id: str) -> Any:
+        """Make a generator, which has no weights yet."""
+        config = self._config.generators
+        return self._start(
+            GeneratorActor,
+            generator_id,
+            EngineBuilder(self._config, seed=self._seed + int(generator_id.rpartition("-")[2])),
+            self._table,
+            threads=config.threads,
+            env=engine_environment(self._config),
+            num_cpus=config.num_cpus,
+            num_gpus=config.num_gpus * config.tensor_parallel_size,
+            max_concurrency=config.max_num_seqs + _SPARE_CALLS,
         )
 
+    async def learners(self) -> Ranks:
+        """Make a learner group, set it up, and return it with the model's own weights."""
+        config = self._config.learner
+        ranks = [
+            self._start(
+                LearnerActor,
+                functools.partial(build_trainer, self._config),
+                threads=config.threads,
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+            )
+            for _ in range(config.ranks)
+        ]
+        timeout_s = self._config.ray.actor_start_timeout_s
+        try:
+            host, port = await wait_for(ranks[0].address.remote(), timeout_s, "the first learner rank to be placed")
+            setups = [rank.setup.remote(index, len(ranks), host, port) for index, rank in enumerate(ranks)]
+            waits = [wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
+            # The first that fails is the cause, not the last to notice.
+            num_chunks, summary = (await asyncio.gather(*waits))[0]
+        except (RayError, WaitTimeoutError):
+            for rank in ranks:
+                discard(rank)
+            raise
+        return Ranks(tuple(ranks), num_chunks, summary)
 
-def build_trainer(config: Config, rendezvous: Rendezvous) -> Trainer:
-    """Make a rank's trainer inside the rank's process."""
-    from vipray.learner.model_folder import ensure_model_folder
-    from vipray.learner.trainer import Trainer, TrainerOptions
-
-    options = TrainerOptions(
-        model_folder=ensure_model_folder(config.model.path, config.model.cache_dir),
-        estimator=config.allocation.estimator,
-        temperature=config.sampling.temperature,
-        publish_dtype=config.generators.dtype,
-        rounding=config.weights.rounding,
-        chunk_nbytes=config.weights.chunk_mib << 20,
-        seed=config.run.seed,
-        max_completion_tokens=config.sampling.max_tokens,
-        total_steps=config.optimizer_steps,
-        model_source=config.model.path,
-    )
-    return Trainer(config.learner, options, rendezvous)
+    def _start(self, cls: type, *args: Any, threads: int = 1, env: dict[str, str] | None = None, **options: Any) -> Any:
+        variables = {**_OFFLINE, "OMP_NUM_THREADS": str(threads), **(env or {})}
+        remote: Any = ray.remote
+        handle = (
+            remote(concurrency_groups={"health": 1})(cls)
+            .options(runtime_env={"env_vars": variables}, **options)
+            .remote(*args)
+        )
+        self.started.append(handle)
+        return handle
 
 
-def _build_predictor(config: PredictorConfig, prompts: PromptSet) -> Predictor:
-    from vipray.predictors.build import build_predictor
-
-    return build_predictor(config, prompts)
-
-
-def _build_pool(config: VerifierConfig, tasks: dict[str, TaskConfig], names: Sequence[str]) -> VerifierPool:
-    return VerifierPool(
-        VerifierBuilder(config.function, tasks, config.python_tests),
-        names,
-        num_workers=config.workers,
-        answer_timeout_s=config.answer_timeout_s,
-        memory_mib=config.memory_mib,
-    )
-
-
-async def spawn(config: Config, prompts: PromptSet, run_dir: Path, on_stage: Callable[[str], None]) -> Actors:
+async def spawn(config: Config, spawner: Spawner, on_stage: Callable[[str], None]) -> Actors:
     """Create every actor of a run and wait until all of them are ready.
 
     Raises:
         ActorStartError: one did not come up in time, or died; the message says which, and what it asked for. What
             was started is ended.
     """
-    started: list[Any] = []
     is_ready = False
     try:
-        actors = await _spawn(config, prompts, run_dir, on_stage, started)
+        actors = await _spawn(config, spawner, on_stage)
         is_ready = True
         return actors
     except (RayError, WaitTimeoutError) as error:
         raise ActorStartError(f"{summary_line(error)}; {_resources()}") from error
     finally:
         if not is_ready:
-            for handle in started:  # an engine that is starting hears nothing: no use in asking
+            for handle in spawner.started:  # an engine that is starting hears nothing: no use in asking
                 discard(handle)
 
 
-async def _spawn(
-    config: Config, prompts: PromptSet, run_dir: Path, on_stage: Callable[[str], None], started: list[Any]
-) -> Actors:
-    def start(cls: type, *args: Any, threads: int = 1, env: dict[str, str] | None = None, **options: Any) -> Any:
-        variables = {**_OFFLINE, "OMP_NUM_THREADS": str(threads), **(env or {})}
-        handle: Any = ray.remote(cls).options(runtime_env={"env_vars": variables}, **options).remote(*args)
-        started.append(handle)
-        return handle
-
-    table = ray.put(prompts.table)
+async def _spawn(config: Config, spawner: Spawner, on_stage: Callable[[str], None]) -> Actors:
     timeout_s = config.ray.actor_start_timeout_s
-    predictor = start(
-        PredictorActor,
-        functools.partial(_build_predictor, config.predictor),
-        table,
-        num_cpus=config.predictor.num_cpus,
-        num_gpus=config.predictor.num_gpus,
-    )
-    allocator = start(AllocatorActor, config.allocation, num_cpus=config.allocation.num_cpus)
-    build_pool = functools.partial(_build_pool, config.verifiers, config.data.tasks)
-    verifiers = [
-        start(VerifierActor, build_pool, table, num_cpus=config.verifiers.num_cpus)
-        for _ in range(config.verifiers.count)
-    ]
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    writer = start(RolloutWriter, run_dir.absolute(), num_cpus=0, scheduling_strategy=here)
-    learners = [
-        start(
-            LearnerActor,
-            functools.partial(build_trainer, config),
-            threads=config.learner.threads,
-            num_cpus=config.learner.num_cpus,
-            num_gpus=config.learner.num_gpus,
-        )
-        for _ in range(config.learner.ranks)
-    ]
-
-    def start_generator(generator_id: str) -> Any:
-        number = int(generator_id.rpartition("-")[2])
-        return start(
-            GeneratorActor,
-            generator_id,
-            EngineBuilder(config, seed=config.run.seed * 1000 + number),
-            table,
-            threads=config.generators.threads,
-            env=engine_environment(config),
-            num_cpus=config.generators.num_cpus,
-            num_gpus=config.generators.num_gpus * config.generators.tensor_parallel_size,
-            max_concurrency=config.generators.max_num_seqs + _SPARE_CALLS,
-        )
-
+    predictor, allocator, writer = spawner.predictor(), spawner.allocator(), spawner.writer()
+    verifiers = [spawner.verifier() for _ in range(config.verifiers.count)]
     names = [f"generator-{index}" for index in range(config.generators.count)]
-    generators = {name: start_generator(name) for name in names}
+    generators = {name: spawner.generator(name) for name in names}
+    engine = "vLLM" if config.generators.engine == "vllm" else "scripted engines"
+    learner = "FSDP2" if config.learner.engine == "fsdp2" else "a script"
     on_stage(
-        f"starting vLLM in {config.generators.count} generators, FSDP2 in {config.learner.ranks} learner ranks, "
-        f"{config.verifiers.count} verifiers, predictor and allocator"
+        f"starting {engine} in {config.generators.count} generators, {learner} in {config.learner.ranks} learner "
+        f"ranks, {config.verifiers.count} verifiers, predictor and allocator"
     )
-    (num_chunks, summary), *_ = await asyncio.gather(
-        _set_up_learners(learners, timeout_s),
+    ranks, *_ = await asyncio.gather(
+        spawner.learners(),
         wait_for(predictor.ready.remote(), timeout_s, "the predictor to be ready"),
         wait_for(allocator.ready.remote(), timeout_s, "the allocator to be ready"),
         wait_for(writer.ready.remote(), timeout_s, "the rollout writer to be ready"),
@@ -194,25 +165,8 @@ async def _spawn(
             for generator_id, generator in generators.items()
         ),
     )
-    on_stage(f"the learner computes in {summary}")
-    if config.checkpoints.load:
-        await _load_checkpoint(learners, config.checkpoints.load, timeout_s, on_stage)
-    return Actors(predictor, allocator, generators, verifiers, learners, writer, num_chunks, start_generator, started)
-
-
-async def _set_up_learners(learners: list[Any], timeout_s: float) -> tuple[int, str]:
-    host, port = await wait_for(learners[0].address.remote(), timeout_s, "the first learner rank to be placed")
-    setups = [rank.setup.remote(index, len(learners), host, port) for index, rank in enumerate(learners)]
-    waits = [wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
-    num_chunks, summary = (await asyncio.gather(*waits))[0]  # the first that fails is the cause, not the last to notice
-    return num_chunks, summary
-
-
-async def _load_checkpoint(learners: list[Any], folder: str, timeout_s: float, on_stage: Callable[[str], None]) -> None:
-    path = str(Path(folder).expanduser().absolute())
-    what = f"the learner to load {path}"
-    steps = await asyncio.gather(*(wait_for(rank.load.remote(path), timeout_s, what) for rank in learners))
-    on_stage(f"the learner goes on from {path}, saved after {steps[0]} steps")
+    on_stage(f"the learner computes in {ranks.summary}")
+    return Actors(predictor, allocator, generators, verifiers, ranks, writer, spawner, spawner.started)
 
 
 def engine_environment(config: Config) -> dict[str, str]:
@@ -226,6 +180,20 @@ def engine_environment(config: Config) -> dict[str, str]:
 def cancel(reference: Any) -> None:
     """Give up a call; its coroutine is cancelled in the actor, and its rollout aborted in the engine."""
     ray.cancel(reference)
+
+
+async def lost_reference() -> Any:
+    """Return a reference to an object that is nowhere any more, because its owner is dead: for trying out faults."""
+    remote: Any = ray.remote
+    owner = remote(_Owner).options(num_cpus=0).remote()
+    (reference,) = await owner.put.remote()
+    ray.kill(owner)
+    return reference
+
+
+class _Owner:
+    def put(self) -> list[Any]:
+        return [ray.put(None)]
 
 
 def discard(handle: Any) -> None:

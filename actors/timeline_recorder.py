@@ -33,9 +33,10 @@ class TimelineRecorder(PoolListener):
             TimelineSpan(generator_id, "generator", "load_weights", span.start_s, span.end_s, version=version)
         )
 
-    def on_lost(self, generator_id: str, at_s: float) -> None:
+    def on_lost(self, generator_id: str, at_s: float, *, is_suspicious: bool) -> int:
         """A generator is gone."""
         self._spans.append(TimelineSpan(generator_id, "generator", "lost", at_s, at_s))
+        return 0
 
     def flush(self) -> list[TimelineSpan]:
         """Return what was collected, and forget it."""

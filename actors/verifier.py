@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
+import ray
 
 from vipray.data.prompts import Prompt, PromptSet
 from vipray.records import ROLLOUT_SCHEMA, Outcome, RolloutId, Span, Verdict
@@ -48,6 +49,10 @@ class VerifierActor:
         self._prompts = PromptSet(prompts)
         self._pool = build(sorted(set(self._prompts.table.column("verifier").to_pylist())))
 
+    @ray.method(concurrency_group="health")
+    async def health(self) -> None:
+        """Answer, beside whatever else is under way."""
+
     async def ready(self) -> None:
         """Return once a worker is up; raises what keeps it from starting."""
         await asyncio.wrap_future(self._pool.ready)
@@ -57,6 +62,14 @@ class VerifierActor:
         start = self._clock()
         (row,) = rollout.to_pylist()
         score = await asyncio.wrap_future(self._pool.submit(self._prompts.prompt(row["prompt_id"]), row["text"]))
+        return self._judged(row, score, start)
+
+    async def set_aside(self, rollout: pa.RecordBatch, reason: str) -> tuple[pa.RecordBatch, Verdict]:
+        """Return the rollout with the outcome `error`, without looking at its text."""
+        (row,) = rollout.to_pylist()
+        return self._judged(row, Score(0.0, Outcome.ERROR, "", reason), self._clock())
+
+    def _judged(self, row: dict[str, Any], score: Score, start: float) -> tuple[pa.RecordBatch, Verdict]:
         row |= {
             "reward": score.reward,
             "outcome": str(score.outcome),

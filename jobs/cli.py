@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from jobs import backtest, data, export, simulate, simulate_log, toy, train, verify
 from jobs.bench import command as bench
+from jobs.chaos import command as chaos
 from vipray import __version__
 
 COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
@@ -20,6 +21,7 @@ COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "verify": (verify.main, "score answers from a file"),
     "export": (export.main, "make a model of a checkpoint"),
     "bench": (bench.main, "time the parts beside what one would otherwise use"),
+    "chaos": (chaos.main, "disturb a training on purpose, and compare it with one that was not"),
 }
 
 

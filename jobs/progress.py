@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Mapping
@@ -9,19 +10,26 @@ from typing import Any
 
 from rich.console import Console
 
-from vipray.records import TimelineSpan
+from vipray.records import Recovery, TimelineSpan
 from vipray.run_log import RunLog
 
 
 class TrainingObserver:
-    """Writes steps and evaluations to the run's folder and a line for each to the terminal."""
+    """Writes steps, evaluations and recoveries to the run's folder and a line for each to the terminal.
 
-    def __init__(self, log: RunLog, console: Console, num_steps: int) -> None:
+    Args:
+        log: the run's folder.
+        console: the terminal.
+        num_steps: of the whole run.
+        first_step: steps that were taken before.
+    """
+
+    def __init__(self, log: RunLog, console: Console, num_steps: int, first_step: int = 0) -> None:
         self._log = log
         self._console = console
         self._num_steps = num_steps
         self._started = time.monotonic()
-        self.num_steps_done = 0
+        self.num_steps_done = first_step
 
     def on_stage(self, text: str) -> None:
         """Say what begins, and how long after the start of the run."""
@@ -48,6 +56,13 @@ class TrainingObserver:
     def on_spans(self, spans: list[TimelineSpan]) -> None:
         """Log who was at work when."""
         self._log.add_spans(spans)
+
+    def on_recovery(self, recovery: Recovery) -> None:
+        """Log how a loss was made good, and say it in a line."""
+        self._log.add_recovery(dataclasses.asdict(recovery))
+        reissued = f", {recovery.num_reissued} rollouts made again" if recovery.num_reissued else ""
+        seconds = recovery.reissued_at_s - recovery.lost_at_s
+        self.on_stage(f"recovered from the loss of {recovery.actor} in {seconds:.2f} s{reissued}: {recovery.cause}")
 
     def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
         """Log an evaluation and print success by task."""

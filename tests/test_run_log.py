@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -166,3 +167,140 @@ def test_rollout_ids_of_an_allocation():
     assert ALLOCATION.rollout_ids() == [RolloutId(4, "a", 0), RolloutId(4, "a", 1)] + [
         RolloutId(4, "b", k) for k in range(3)
     ]
+
+
+PROMPTS = pa.table({"prompt_id": ["a", "b"]})
+
+
+def span(number, step=0):
+    return TimelineSpan("learner", "learner", "train", float(number), number + 1.0, step=step)
+
+
+def evaluation(step, successes):
+    return [{"step": step, "prompt_id": "a", "task": "easy", "successes": successes, "trials": 8}]
+
+
+def take_step(log, step, reward):
+    allocation = dataclasses.replace(ALLOCATION, step=step)
+    log.add_step(
+        {"step": step, "reward": reward}, allocation_rows(allocation, np.array([1, 0]), np.array([2, 1]), TASK_OF)
+    )
+    log.add_spans([span(step, step)])
+    write_table(pa.table({"reward": [reward]}), log.folder / "rollouts" / f"step={step:05d}" / "part-0.parquet")
+
+
+def evaluate(log, step, successes):
+    write_table(pa.table({"x": [successes]}), log.folder / "evaluation" / f"step={step:05d}" / "part-0.parquet")
+    log.add_evaluation(evaluation(step, successes))
+
+
+def contents(folder):
+    """What can be read of a run, the timeline apart."""
+    return {
+        "metrics": (folder / "metrics.jsonl").read_text(),
+        "allocations": pq.read_table(folder / "allocations.parquet").to_pylist(),
+        "evaluation": pq.read_table(folder / "evaluation.parquet").to_pylist(),
+        "parts": {
+            str(path.relative_to(folder)): pq.read_table(path, partitioning=None).to_pylist()
+            for path in sorted(folder.rglob("part-0.parquet"))
+        },
+    }
+
+
+@pytest.mark.parametrize("resume_at", [0, 2, 3, 4])
+def test_a_resumed_run_leaves_what_an_uninterrupted_one_leaves(tmp_path, resume_at):
+    """The first attempt ended after step 3 and its evaluation; whatever it had been, the second one is what stays."""
+    for name, first_steps in (("whole", 0), ("resumed", 4)):
+        log = RunLog(tmp_path / name, "", PROMPTS)
+        if first_steps:
+            evaluate(log, 0, 3 if resume_at else 2)
+            for step in range(first_steps):
+                take_step(log, step, 0.1 * step if step < resume_at else 0.9)
+            evaluate(log, first_steps, 1)
+            log = RunLog(log.folder, "", PROMPTS, resume_at=resume_at)
+        if not first_steps or not resume_at:  # the controller evaluates before step 0 alone
+            evaluate(log, 0, 3)
+        for step in range(resume_at if first_steps else 0, 4):
+            take_step(log, step, 0.1 * step)
+        evaluate(log, 4, 7)
+    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
+
+
+def test_going_back_removes_what_comes_again_and_nothing_else(tmp_path):
+    log = RunLog(tmp_path, "steps: 4", PROMPTS)
+    evaluate(log, 0, 2)
+    for step in range(4):
+        take_step(log, step, 0.5)
+    evaluate(log, 4, 6)
+    log.add_recovery({"actor": "generator-0", "seconds": math.inf})
+    RunLog(tmp_path, "steps: 8", PROMPTS, resume_at=2)
+    assert (tmp_path / "config.yaml").read_text() == "steps: 8"
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1]
+    assert pq.read_table(tmp_path / "allocations.parquet").column("step").to_pylist() == [0, 0, 1, 1]
+    assert pq.read_table(tmp_path / "allocations.parquet").schema.equals(ALLOCATION_SCHEMA)
+    assert pq.read_table(tmp_path / "evaluation.parquet").to_pylist() == evaluation(0, 2)
+    parts = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("step=*"))
+    assert parts == ["evaluation/step=00000", "rollouts/step=00000", "rollouts/step=00001"]
+    assert read_timeline(tmp_path / "timeline.jsonl") == tuple(span(step, step) for step in range(4))
+    assert json.loads((tmp_path / "recoveries.jsonl").read_text()) == {"actor": "generator-0", "seconds": None}
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_the_evaluation_of_a_finished_run_stays_when_it_goes_on(tmp_path):
+    log = RunLog(tmp_path, "", PROMPTS)
+    for step in range(2):
+        take_step(log, step, 0.5)
+    evaluate(log, 2, 6)
+    log = RunLog(tmp_path, "", PROMPTS, resume_at=2)
+    assert (tmp_path / "evaluation" / "step=00002").is_dir()
+    log.add_evaluation(evaluation(4, 7))
+    assert pq.read_table(tmp_path / "evaluation.parquet").to_pylist() == evaluation(2, 6) + evaluation(4, 7)
+
+
+def test_an_evaluation_that_comes_again_replaces_the_first(tmp_path):
+    log = RunLog(tmp_path, "", PROMPTS)
+    for step, successes in ((0, 1), (4, 2), (4, 3)):
+        log.add_evaluation(evaluation(step, successes))
+    assert pq.read_table(tmp_path / "evaluation.parquet").to_pylist() == evaluation(0, 1) + evaluation(4, 3)
+
+
+def test_lines_that_a_crash_has_torn_go_and_new_ones_are_whole(tmp_path):
+    log = RunLog(tmp_path, "", PROMPTS)
+    for step in range(2):
+        take_step(log, step, 0.5)
+    log.add_recovery({"actor": "a"})
+    for name in ("metrics.jsonl", "timeline.jsonl", "recoveries.jsonl"):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole + b'{"step": 1, "task": "\xc3')
+    log = RunLog(tmp_path, "", PROMPTS, resume_at=2)
+    take_step(log, 2, 0.5)
+    log.add_recovery({"actor": "b"})
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
+    assert len(read_timeline(tmp_path / "timeline.jsonl")) == 3
+    recoveries = [json.loads(line) for line in (tmp_path / "recoveries.jsonl").read_text().splitlines()]
+    assert recoveries == [{"actor": "a"}, {"actor": "b"}]
+
+
+def test_a_run_whose_folder_is_lost_goes_on_in_a_new_one(tmp_path):
+    log = RunLog(tmp_path / "new" / "run", "run: {}\n", PROMPTS, resume_at=3)
+    take_step(log, 3, 0.5)
+    assert json.loads((log.folder / "metrics.jsonl").read_text())["step"] == 3
+    assert (log.folder / "config.yaml").is_file() and pq.read_table(log.folder / "prompts.parquet").equals(PROMPTS)
+    assert read_timeline(log.folder / "timeline.jsonl") == (span(3, 3),)
+
+
+def test_a_run_that_goes_on_from_step_0_keeps_its_spans(tmp_path):
+    RunLog(tmp_path, "", PROMPTS).add_spans([span(1)])
+    RunLog(tmp_path, "", PROMPTS, resume_at=0)
+    assert read_timeline(tmp_path / "timeline.jsonl") == (span(1),)
+
+
+def test_a_table_that_is_damaged_stops_the_run_and_stays(tmp_path):
+    take_step(RunLog(tmp_path, "", PROMPTS), 0, 0.5)
+    (tmp_path / "allocations.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match=r"allocations\.parquet is damaged .* move it away"):
+        RunLog(tmp_path, "", PROMPTS, resume_at=1)
+    assert (tmp_path / "allocations.parquet").read_bytes() == b"PAR1"
+    write_table(pa.table({"step": [0]}), tmp_path / "allocations.parquet")
+    with pytest.raises(ConfigError, match=r"allocations\.parquet is damaged or of another version"):
+        RunLog(tmp_path, "", PROMPTS, resume_at=1)

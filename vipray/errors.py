@@ -22,8 +22,20 @@ class WaitTimeoutError(VipRayError):
     """A wait passed its deadline; the message says what was waited for and for how long."""
 
 
+class ActorLostError(VipRayError):
+    """An actor was lost and is not replaced any more."""
+
+
+class ObjectGoneError(VipRayError):
+    """An object of the object store is nowhere any more, such as a rollout that was on a node that died."""
+
+
 class GeneratorsExhaustedError(VipRayError):
     """No generator is left to make the rollouts that are still missing."""
+
+
+class EngineLostError(VipRayError):
+    """The processes of an engine are gone, and all of its rollouts with them."""
 
 
 class RolloutAbortedError(VipRayError):

@@ -132,6 +132,29 @@ class TimelineSpan:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """How a loss was made good. Times are in seconds since the epoch.
+
+    Attributes:
+        kind: what was lost: generator, verifier, predictor, allocator, writer, learner, object or driver.
+        actor: which one, e.g. `generator-3`.
+        cause: how that showed, in a line.
+        lost_at_s: when it was found out.
+        reissued_at_s: when what it had not finished was given to somebody again.
+        serving_at_s: when its replacement served; None: not yet, or there is none.
+        num_reissued: rollouts that are made again.
+    """
+
+    kind: str
+    actor: str
+    cause: str
+    lost_at_s: float
+    reissued_at_s: float
+    serving_at_s: float | None
+    num_reissued: int = 0
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a predictor says of a batch, before any rollout.
 
@@ -185,6 +208,28 @@ class Allocation:
     def weight_of(self) -> dict[str, float]:
         """`prompt_weight` by prompt id."""
         return dict(zip(self.prompt_ids, self.prompt_weight.tolist(), strict=True))
+
+
+def set_aside_row(rollout_id: RolloutId, reason: str) -> pa.RecordBatch:
+    """What the log says of a rollout that was never finished: outcome `error`, no tokens, version -1."""
+    row = {
+        **rollout_id._asdict(),
+        "generator_id": "",
+        "policy_version_first": -1,
+        "policy_version_last": -1,
+        "prompt_token_ids": [],
+        "completion_token_ids": [],
+        "logprobs": [],
+        "policy_versions": [],
+        "finish_reason": "error",
+        "text": "",
+        "latency_s": 0.0,
+        "reward": 0.0,
+        "outcome": str(Outcome.ERROR),
+        "extracted": "",
+        "reason": reason,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=ROLLOUT_SCHEMA)
 
 
 @dataclass(frozen=True)

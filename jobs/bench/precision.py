@@ -120,13 +120,15 @@ def measure(dtype: str, plan: Sequence[Sequence[Any]], steps: int, overrides: Se
 async def _measure(
     dtype: str, plan: Sequence[Sequence[Any]], steps: int, overrides: Sequence[str]
 ) -> list[dict[str, Any]]:
-    from actors.spawn import EngineBuilder, engine_environment  # loads Ray, which `vipray --help` must not
+    from actors.builders import EngineBuilder
+    from actors.spawn import engine_environment  # loads Ray, which `vipray --help` must not
 
     rounding = ["weights.rounding=nearest"] if dtype == "float16" else []
     config = load_config(CONFIG, [f"generators.dtype={dtype}", *rounding, *overrides])
     # As in a run: with more threads the engine's would spin while the learner trains.
     os.environ.update(engine_environment(config) | {"OMP_NUM_THREADS": str(config.generators.threads)})
-    loop = _ClosedLoop(config, read_prompts(config, Console(quiet=True)), EngineBuilder(config, seed=0)())
+    prompts = read_prompts(config, Console(quiet=True))
+    loop = _ClosedLoop(config, prompts, EngineBuilder(config, seed=0)(prompts))
     await loop.engine.start()
     try:
         return [asdict(await loop.run(mode, rate, seed, steps)) for mode, rate, seed in plan]

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from vipray.records import Allocation, Outcome, Span, TensorEntry, TensorPiece, WeightManifest
+from vipray.records import (
+    ROLLOUT_SCHEMA,
+    Allocation,
+    Outcome,
+    RolloutId,
+    Span,
+    TensorEntry,
+    TensorPiece,
+    WeightManifest,
+)
+from vipray.run_log import write_table
 from vipray.verifiers.protocol import Score
 
 
@@ -24,6 +37,18 @@ class LocalHandle:
 
     def __getattr__(self, name: str) -> LocalMethod:
         return LocalMethod(self, name)
+
+
+class MortalHandle(LocalHandle):
+    """Dies at the n-th call of a method, before or after it is carried out, and answers nothing from then on."""
+
+    def __init__(self, target: Any, method: str, at: int, *, before: bool = True) -> None:
+        super().__init__(target)
+        self.left, self.method, self.before = at, method, before
+        self.is_dead = False
+
+    def __getattr__(self, name: str) -> LocalMethod:
+        return MortalMethod(self, name)
 
 
 class LocalMethod:
@@ -49,8 +74,37 @@ class LocalMethod:
         return items
 
 
+class MortalMethod(LocalMethod):
+    _handle: MortalHandle
+
+    def options(self, *, num_returns: int) -> LocalMethod:
+        return MortalMethod(self._handle, self._name, num_returns)
+
+    def remote(self, *args: Any) -> Any:
+        handle = self._handle
+        if self._name == handle.method:
+            handle.left -= 1
+            handle.is_dead = handle.is_dead or handle.left < 0
+        if handle.is_dead and not handle.before and handle.left == -1:  # once more, and nobody hears of it
+            handle.left -= 1
+            super().remote(*args)
+        if not handle.is_dead:
+            return super().remote(*args)
+        dead = [asyncio.ensure_future(_died()) for _ in range(self._num_returns)]
+        for item in dead:
+            item.add_done_callback(lambda item: item.cancelled() or item.exception())
+        return dead[0] if self._num_returns == 1 else dead
+
+
+async def _died() -> None:
+    raise ActorDiedError
+
+
 async def _resolve(args: tuple[Any, ...]) -> list[Any]:
-    return [await arg if inspect.isawaitable(arg) else arg for arg in args]
+    try:
+        return [await arg if inspect.isawaitable(arg) else arg for arg in args]
+    except RayError as error:  # as Ray tells a call that what it was given is lost
+        raise RayTaskError("call", "Traceback", error) from error
 
 
 async def _call(method: Any, args: tuple[Any, ...], before: asyncio.Future[Any] | None) -> Any:
@@ -74,6 +128,7 @@ class FakeLearner:
         self.seconds = seconds
         self.saved: list[tuple[str, int, int]] = []
         self.finished: list[tuple[str, int, int]] = []
+        self.loaded: list[str] = []
 
     async def train(self, allocation: Allocation, *rollouts: Any) -> tuple[dict[str, float], Span]:
         import time
@@ -89,11 +144,20 @@ class FakeLearner:
         yield np.zeros(1, np.uint8)
         yield WeightManifest(version, (entry,), (1,))
 
-    def save(self, root: str, step: int, keep_last: int) -> None:
+    def save(self, root: str, step: int, keep_last: int, run: Mapping[str, Any]) -> str | None:
         self.saved.append((root, step, keep_last))
+        return None
 
-    def finish_saving(self) -> None:
+    def finish_saving(self) -> str | None:
         self.finished = list(self.saved)
+        return None
+
+    def load(self, folder: str) -> int:
+        self.loaded.append(folder)
+        return int(folder.rpartition("-")[2])
+
+    async def health(self) -> None:
+        pass
 
 
 class EqualityVerifier:
@@ -125,7 +189,23 @@ class EqualityVerifier:
 class FakeWriter:
     def __init__(self) -> None:
         self.written: list[tuple[str, int, int]] = []
+        self.rows: dict[tuple[str, int], list[Any]] = {}
 
     def write(self, kind: str, step: int, *rollouts: Any) -> int:
         self.written.append((kind, step, len(rollouts)))
+        self.rows[kind, step] = list(rollouts)
         return len(rollouts)
+
+    def write_file(self, path: str, *rollouts: Any) -> int:
+        write_table(pa.Table.from_batches(list(rollouts), schema=ROLLOUT_SCHEMA), Path(path))
+        return len(rollouts)
+
+    def read(self, step: int, rollout_ids: Sequence[RolloutId]) -> pa.RecordBatch:
+        rows = {(row["prompt_id"], row["k"]): row for batch in self.rows["rollouts", step] for row in batch.to_pylist()}
+        return pa.RecordBatch.from_pylist([rows[r.prompt_id, r.k] for r in rollout_ids], schema=ROLLOUT_SCHEMA)
+
+    def ready(self) -> None:
+        pass
+
+    async def health(self) -> None:
+        pass

@@ -13,7 +13,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from actors.allocator import AllocatorActor
 from actors.controller import Controller, ControllerOptions
 from actors.generator import GeneratorActor
-from actors.handles import Actors
+from actors.handles import Actors, Ranks
 from actors.predictor import PredictorActor
 from actors.verifier import VerifierActor
 from actors.waiting import wait_for
@@ -33,7 +33,13 @@ from vipray.config import (
 )
 from vipray.data.prompts import Prompt
 from vipray.data.sampler import PromptSampler
-from vipray.errors import GeneratorsExhaustedError, RolloutAbortedError, WaitTimeoutError, WeightSyncError
+from vipray.errors import (
+    ActorLostError,
+    GeneratorsExhaustedError,
+    RolloutAbortedError,
+    WaitTimeoutError,
+    WeightSyncError,
+)
 from vipray.inference.scripted_engine import Script, ScriptedEngine
 from vipray.predictors.paper_gp import PaperGP
 
@@ -50,6 +56,10 @@ ALLOCATION = AllocationConfig(prompts_per_batch=4, rollout_budget=24, lower=2, u
 class Recorder:
     def __init__(self):
         self.metrics, self.rows, self.evaluations, self.stages, self.spans = [], [], [], [], []
+        self.recoveries = []
+
+    def on_recovery(self, recovery):
+        self.recoveries.append(recovery)
 
     def on_stage(self, text):
         self.stages.append(text)
@@ -86,8 +96,48 @@ class LyingEngine(ScriptedEngine):
         return await super().load_weights(manifest, chunks) - 1
 
 
-def _same(engine):
+def _same(engine, _prompts):
     return engine
+
+
+def new_predictor():
+    x = np.random.default_rng(0).normal(size=(len(PROMPTS), 3))
+    gp = PaperGP(PROMPTS.prompt_ids, x, clip=0.05, jitter=1e-3)
+    return PredictorActor(lambda _prompts: gp, PROMPTS.table)
+
+
+class Starter:
+    """Makes replacements: those that are given for a role, then ones that live."""
+
+    def __init__(self, **given):
+        self.given = {role: list(handles) for role, handles in given.items()}
+        self.made = []
+
+    def _next(self, role, make):
+        given = self.given.get(role)
+        self.made.append(role)
+        return given.pop(0) if given else LocalHandle(make())
+
+    def predictor(self):
+        return self._next("predictor", new_predictor)
+
+    def allocator(self):
+        return self._next("allocator", lambda: AllocatorActor(ALLOCATION))
+
+    def verifier(self):
+        return self._next("verifier", lambda: VerifierActor(EqualityVerifier, PROMPTS.table))
+
+    def writer(self):
+        return self._next("writer", FakeWriter)
+
+    def generator(self, generator_id):
+        self.made.append("generator")
+        engines = self.given.get("generator")
+        engine = engines.pop(0) if engines else ScriptedEngine(SCRIPT)
+        return LocalHandle(GeneratorActor(generator_id, functools.partial(_same, engine), PROMPTS.table))
+
+    async def learners(self):
+        return Ranks((self._next("learner", FakeLearner),), 1, "")
 
 
 class Setup:
@@ -100,6 +150,7 @@ class Setup:
         steps=3,
         evaluate=0,
         checkpoint_every=0,
+        checkpoint_dir=Path("checkpoints"),
         learner_s=0.02,
         learner=None,
         writer=None,
@@ -108,54 +159,73 @@ class Setup:
         rollout_timeout_s=5.0,
         verdict_timeout_s=5.0,
         max_restarts=0,
+        others=0,
         replacements=(),
         step_timeout_s=5.0,
+        health_interval_s=60.0,
+        handles=None,
+        spares=None,
+        state=None,
+        spoil=None,
     ):
         engines = [ScriptedEngine(SCRIPT), ScriptedEngine(SCRIPT)] if engines is None else engines
-        x = np.random.default_rng(0).normal(size=(len(PROMPTS), 3))
-        gp = PaperGP(PROMPTS.prompt_ids, x, clip=0.05, jitter=1e-3)
-        self.predictor = LocalHandle(PredictorActor(lambda _prompts: gp, PROMPTS.table))
         self.learner = learner or FakeLearner(learner_s)
         self.writer = writer or FakeWriter()
         self.recorder = Recorder()
         self.discarded: list[LocalHandle] = []
-        self.replacements = list(replacements)
+        self.starter = Starter(generator=replacements, **spares or {})
+        given = handles or {}
+        self.predictor = given.get("predictor") or LocalHandle(new_predictor())
         actors = Actors(
             predictor=self.predictor,
-            allocator=LocalHandle(AllocatorActor(ALLOCATION)),
+            allocator=given.get("allocator") or LocalHandle(AllocatorActor(ALLOCATION)),
             generators={
                 f"g{index}": LocalHandle(GeneratorActor(f"g{index}", functools.partial(_same, engine), PROMPTS.table))
                 for index, engine in enumerate(engines)
             },
-            verifiers=[LocalHandle(VerifierActor(EqualityVerifier, PROMPTS.table)) for _ in range(2)],
-            learners=[LocalHandle(self.learner)],
-            writer=LocalHandle(self.writer),
-            num_chunks=1,
-            start_generator=self.start_generator,
+            verifiers=given.get("verifiers")
+            or [LocalHandle(VerifierActor(EqualityVerifier, PROMPTS.table)) for _ in range(2)],
+            learners=Ranks((given.get("learner") or LocalHandle(self.learner),), 1, ""),
+            writer=given.get("writer") or LocalHandle(self.writer),
+            start=self.starter,
             started=[],
         )
+        rule = RestartConfig(others, backoff_s=0.0)
         options = ControllerOptions(
             steps=steps,
             max_completion_tokens=16,
             generators=GeneratorConfig(rollout_timeout_s=rollout_timeout_s),
-            supervision=SupervisionConfig(generators=RestartConfig(max_restarts, backoff_s=0.05)),
+            supervision=SupervisionConfig(
+                generators=RestartConfig(max_restarts, backoff_s=0.05),
+                verifiers=rule,
+                planners=rule,
+                learners=rule,
+                health_interval_s=health_interval_s,
+                health_timeout_s=0.2,
+            ),
             verifiers=VerifierConfig(timeout_s=verdict_timeout_s),
             learner=LearnerConfig(step_timeout_s=step_timeout_s),
             pipeline=PipelineConfig(**pipeline or {}),
             weights=WeightsConfig(timeout_s=load_timeout_s),
             checkpoints=CheckpointConfig(every_steps=checkpoint_every),
-            checkpoint_dir=Path("checkpoints"),
+            checkpoint_dir=checkpoint_dir,
             evaluation=EvaluationConfig(rollouts_per_prompt=evaluate),
+            state=state,
         )
         sampler = PromptSampler(PROMPTS.prompt_ids, ALLOCATION.prompts_per_batch, seed=0)
+        if state is not None:
+            sampler.load_state_dict(state.sampler)
         self.cancelled: list[object] = []
         self.controller = Controller(
-            actors, sampler, PROMPTS.task_of, options, self.recorder, self.discarded.append, self.cancelled.append
+            actors,
+            sampler,
+            PROMPTS.task_of,
+            options,
+            self.recorder,
+            self.discarded.append,
+            self.cancelled.append,
+            spoil=spoil,
         )
-
-    def start_generator(self, generator_id):
-        engine = self.replacements.pop(0) if self.replacements else ScriptedEngine(SCRIPT)
-        return LocalHandle(GeneratorActor(generator_id, functools.partial(_same, engine), PROMPTS.table))
 
     async def run(self):
         await self.controller.run()
@@ -312,15 +382,17 @@ async def test_a_wait_says_what_it_waited_for():
     slow = Script(SCRIPT.success_prob, SCRIPT.answer, latency_s=lambda _: 30.0)
     with pytest.raises(GeneratorsExhaustedError, match=r"24 of 24 .* waited 0\.1 s for a rollout of generator g0"):
         await Setup([ScriptedEngine(slow)], steps=1, rollout_timeout_s=0.1).run()
-    with pytest.raises(WaitTimeoutError, match="the verdict of a rollout"):
+    with pytest.raises(
+        ActorLostError, match=r"the verdict of a rollout.*supervision\.verifiers\.max_restarts allows more"
+    ):
         await Setup(steps=1, verdict_timeout_s=0.0).run()
-    with pytest.raises(WaitTimeoutError, match="the learner's step 0"):
+    with pytest.raises(ActorLostError, match="the learner's step 0"):
         await Setup(steps=1, learner_s=30.0, step_timeout_s=0.2).run()
 
 
-async def test_checkpoints_are_saved_when_due_and_at_the_end_and_waited_for():
-    setup = await Setup(steps=5, checkpoint_every=2).run()
-    root = str(Path("checkpoints").absolute())
+async def test_checkpoints_are_saved_when_due_and_at_the_end_and_waited_for(tmp_path):
+    setup = await Setup(steps=5, checkpoint_every=2, checkpoint_dir=tmp_path).run()
+    root = str(tmp_path)
     assert setup.learner.saved == [(root, 2, 2), (root, 4, 2), (root, 5, 2)]
     assert setup.learner.finished == setup.learner.saved
 
@@ -411,20 +483,26 @@ async def test_replacements_that_do_not_come_up_are_tried_again_until_the_budget
         await Setup([DyingEngine(SCRIPT, at=5)], max_restarts=3, replacements=[BrokenEngine(SCRIPT)] * 3).run()
 
 
-async def test_a_rollout_that_makes_engine_after_engine_fail_ends_the_run_with_its_error():
+async def test_a_rollout_that_makes_engine_after_engine_fail_is_set_aside_and_the_run_goes_on():
     error = RayTaskError("generate", "Traceback\nValueError: bad prompt", ValueError("bad prompt"))
 
     class Poisoned(ScriptedEngine):
         async def generate(self, rollout_id, prompt_token_ids):
-            if rollout_id.k == 2:
+            if rollout_id.k == 2 and rollout_id.step == 1:
                 raise error
             return await super().generate(rollout_id, prompt_token_ids)
 
-    spare = [Poisoned(SCRIPT) for _ in range(9)]
-    setup = Setup([Poisoned(SCRIPT)], max_restarts=9, replacements=spare)
-    with pytest.raises(RayTaskError, match="bad prompt"):
-        await setup.run()
-    assert len(setup.discarded) <= 4
+    spare = [Poisoned(SCRIPT) for _ in range(19)]
+    setup = await Setup([Poisoned(SCRIPT)], max_restarts=19, replacements=spare).run()
+    assert len(setup.discarded) <= 12  # three for each of them, at most
+    allocation, rows = setup.learner.batches[1]
+    poisoned = {rollout_id for rollout_id in allocation.dropped}
+    assert {rollout_id.k for rollout_id in poisoned} == {2} and len(poisoned) == 4
+    assert len(rows) == 20 and all(row["k"] != 2 for row in rows)
+    logged = [row for batch in setup.writer.rows["rollouts", 1] for row in batch.to_pylist()]
+    assert Counter(row["outcome"] for row in logged)["error"] == 4 and len(logged) == 24
+    assert all("3 generators" in row["reason"] for row in logged if row["outcome"] == "error")
+    assert [metrics["rollouts/set_aside"] for metrics in setup.recorder.metrics] == [0, 4, 0]
 
 
 async def test_generators_that_are_lost_between_steps_are_missed_at_once():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import signal
 from collections import Counter
@@ -15,7 +14,9 @@ import ray
 from actors.generator import GeneratorActor
 from actors.generator_pool import GeneratorPool, Publication, Replacements
 from actors.rollouts import RolloutLimits, RolloutMaker
+from actors.seat import Seat, Supervision
 from actors.verifier import VerifierActor
+from actors.verifiers import Verifiers
 from tests.actors.fakes import EqualityVerifier, FakeLearner
 from tests.actors.test_controller import PROMPTS
 from vipray.dispatch.dispatcher import Dispatcher
@@ -23,7 +24,7 @@ from vipray.dispatch.restarts import RestartPolicy
 from vipray.dispatch.staleness import StalenessPolicy
 from vipray.errors import GeneratorsExhaustedError
 from vipray.inference.scripted_engine import Script, ScriptedEngine
-from vipray.records import RolloutId
+from vipray.records import Recovery, RolloutId
 
 pytestmark = pytest.mark.ray
 
@@ -45,12 +46,10 @@ def local_ray():
 
 @pytest.fixture
 async def pool(local_ray):
-    generator: Any = ray.remote(GeneratorActor)
+    generator = actor(GeneratorActor)
     *chunks, manifest = FakeLearner().publish(0)
     handles = {
-        name: generator.options(num_cpus=0, max_concurrency=100).remote(
-            name, functools.partial(ScriptedEngine, SCRIPT), PROMPTS.table
-        )
+        name: generator.options(num_cpus=0, max_concurrency=100).remote(name, engine, PROMPTS.table)
         for name in ("g0", "g1")
     }
     generators = GeneratorPool(handles, ray.kill, load_timeout_s=20)
@@ -62,10 +61,21 @@ async def pool(local_ray):
         ray.kill(handle)
 
 
+def actor(cls) -> Any:
+    remote: Any = ray.remote
+    return remote(concurrency_groups={"health": 1})(cls)
+
+
+def engine(prompts):
+    return ScriptedEngine(SCRIPT)
+
+
 async def make(pool):
-    verifiers = [ray.remote(VerifierActor).options(num_cpus=0).remote(EqualityVerifier, PROMPTS.table)]
+    verifier = actor(VerifierActor).options(num_cpus=0).remote(EqualityVerifier, PROMPTS.table)
+    never = Supervision("verifier", "supervision.verifiers", RestartPolicy(0, 1.0, 0.0), 20, ray.kill, print)
+    verifiers = Verifiers([Seat("verifier 0", verifier, lambda: None, never)], verdict_s=20, max_kills=3)
     dispatcher = Dispatcher(StalenessPolicy(0), max_rollouts=64, max_tokens=1e9)
-    maker = RolloutMaker(pool, verifiers, dispatcher, RolloutLimits(20, 20), ray.cancel)
+    maker = RolloutMaker(pool, verifiers, dispatcher, RolloutLimits(20, 16), ray.cancel)
     maker.open(0, IDS, dict.fromkeys(PROMPTS.prompt_ids, 1.0))
     return await maker.finished(0)
 
@@ -98,14 +108,15 @@ async def test_the_last_generators_death_is_named(pool):
 
 
 async def test_a_killed_generator_is_replaced_by_a_new_actor(local_ray):
-    generator: Any = ray.remote(GeneratorActor)
+    generator = actor(GeneratorActor)
 
     def start(name):
         options = generator.options(num_cpus=0, max_concurrency=100)
-        return options.remote(name, functools.partial(ScriptedEngine, SCRIPT), PROMPTS.table)
+        return options.remote(name, engine, PROMPTS.table)
 
     said: list[str] = []
-    replacements = Replacements(start, RestartPolicy(1, 60.0, 0.1), start_timeout_s=20, report=said.append)
+    recovered: list[Recovery] = []
+    replacements = Replacements(start, RestartPolicy(1, 60.0, 0.1), 20, said.append, recovered.append)
     pool = GeneratorPool({"generator-0": start("generator-0")}, ray.kill, 20, replacements)
     *chunks, manifest = FakeLearner().publish(0)
     pool.publish(Publication(0, ray.put(manifest), [ray.put(chunk) for chunk in chunks]))
@@ -119,4 +130,8 @@ async def test_a_killed_generator_is_replaced_by_a_new_actor(local_ray):
     assert made.keys() == {"generator-0", "generator-1"} and made.total() == len(IDS)
     assert batch.metrics["rollouts/reissued"] == made["generator-1"]
     assert "serves version 0" in said[-1]
+    (recovery,) = recovered
+    assert (recovery.kind, recovery.actor) == ("generator", "generator-0")
+    assert recovery.num_reissued == made["generator-1"]
+    assert recovery.lost_at_s <= recovery.reissued_at_s < recovery.serving_at_s
     ray.kill(pool.handles["generator-1"])

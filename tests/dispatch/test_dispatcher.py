@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vipray.dispatch.dispatcher import Dispatcher
 from vipray.dispatch.staleness import StalenessAction, StalenessPolicy
@@ -111,7 +111,8 @@ def test_what_comes_too_old_is_made_again_on_a_younger_version_only():
     dispatcher.confirm("g0", 1)
     assert dispatcher.assign() == {"g0": [rollout_id]}
     assert dispatcher.complete(rollout_id, "g0", 1).action is StalenessAction.ADMIT
-    assert dispatcher.metrics(1) == {"reissued": 1.0, "duplicates": 0.0, "dropped": 0.0, "too_old": 1.0}
+    counts = {"reissued": 1.0, "duplicates": 0.0, "dropped": 0.0, "set_aside": 0.0, "too_old": 1.0}
+    assert dispatcher.metrics(1) == counts
 
 
 def test_a_late_result_counts_and_the_second_one_is_a_duplicate():
@@ -168,41 +169,66 @@ def test_what_cannot_be_is_refused():
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Joins, deaths, new versions, late and double results, losses on the way, in any order."""
+    """Joins, deaths, blames, new versions, late and double results, losses on the way, steps that close and open."""
 
     MAX_ROLLOUTS, MAX_TOKENS, K = 3, 10.0, 1
 
     def __init__(self):
         super().__init__()
-        self.policy = StalenessPolicy(self.K, "reissue")
-        self.dispatcher = Dispatcher(self.policy, max_rollouts=self.MAX_ROLLOUTS, max_tokens=self.MAX_TOKENS)
-        self.lengths: dict[str, float] = {}
+        self.tokens: dict[tuple[int, str], float] = {}
         self.alive: dict[str, int] = {}  # version by generator
         self.held: dict[
             str, dict[RolloutId, int]
         ] = {}  # sampling version of what a generator, dead or not, may deliver
         self.making: dict[str, set[RolloutId]] = {}
         self.counted: Counter[RolloutId] = Counter()
-        self.ids: list[RolloutId] = []
+        self.kills: Counter[RolloutId] = Counter()
+        self.set_aside: set[RolloutId] = set()
+        self.open: dict[int, list[RolloutId]] = {}
+        self.closed: dict[int, list[RolloutId]] = {}  # what was counted of it
         self.names = 0
         self.step = -1
+
+    @initialize(max_kills=st.integers(1, 4))
+    def begin(self, max_kills):
+        self.max_kills = max_kills
+        policy = StalenessPolicy(self.K, "reissue")
+        self.dispatcher = Dispatcher(
+            policy, max_rollouts=self.MAX_ROLLOUTS, max_tokens=self.MAX_TOKENS, max_kills=max_kills
+        )
 
     def start(self):
         for generator_id, rollout_ids in self.dispatcher.assign().items():
             for rollout_id in rollout_ids:
                 assert rollout_id not in self.making[generator_id] and not self.counted[rollout_id]
+                assert rollout_id not in self.set_aside and rollout_id.step in self.open
                 assert rollout_id.step - self.alive[generator_id] <= self.K + 1
                 self.making[generator_id].add(rollout_id)
                 self.held[generator_id][rollout_id] = self.alive[generator_id]
 
-    @rule(sizes=st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.5, 3.0, 3.1, 14.0])), min_size=1, max_size=4))
-    def add_step(self, sizes):
+    def is_due(self, rollout_id):
+        ids = self.open.get(rollout_id.step, [])
+        return rollout_id in ids and not self.counted[rollout_id] and rollout_id not in self.set_aside
+
+    def draw_made(self, data):
+        name = data.draw(st.sampled_from(sorted(name for name, making in self.making.items() if making)))
+        return name, data.draw(st.sampled_from(sorted(self.making[name])))
+
+    @rule(
+        sizes=st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.5, 3.0, 3.1, 14.0])), min_size=1, max_size=4),
+        restored=st.lists(st.integers(-1, 2), max_size=3),
+    )
+    def add_step(self, sizes, restored):
         self.step += 1
-        self.lengths = {f"p{index}": tokens for index, (_, tokens) in enumerate(sizes)}
+        lengths = {f"p{index}": tokens for index, (_, tokens) in enumerate(sizes)}
         ids = [RolloutId(self.step, f"p{index}", k) for index, (n, _) in enumerate(sizes) for k in range(n)]
-        self.ids += ids
-        self.tokens = getattr(self, "tokens", {}) | {(self.step, p): t for p, t in self.lengths.items()}
-        self.dispatcher.add_step(self.step, ids, self.lengths)
+        self.open[self.step] = ids
+        self.tokens |= {(self.step, prompt_id): tokens for prompt_id, tokens in lengths.items()}
+        self.dispatcher.add_step(self.step, ids, lengths)
+        for rollout_id, age in zip(ids, restored, strict=False):
+            is_young = 0 <= age <= self.K
+            assert self.dispatcher.restore(rollout_id, self.step - age) is is_young
+            self.counted[rollout_id] += is_young
         self.start()
 
     @rule(version=st.integers(0, 3))
@@ -214,11 +240,33 @@ class AnyHistory(RuleBasedStateMachine):
         self.start()
 
     @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def leave(self, data):
+    @rule(data=st.data(), is_suspicious=st.booleans())
+    def leave(self, data, is_suspicious):
         name = data.draw(st.sampled_from(sorted(self.alive)))
-        del self.alive[name], self.making[name]
-        self.dispatcher.leave(name)
+        making = self.making.pop(name)
+        del self.alive[name]
+        if is_suspicious:
+            self.kills.update(making)
+            if len(making) == 1:
+                self.set_aside |= {r for r in making if self.kills[r] >= self.max_kills and self.is_due(r)}
+        lost = self.dispatcher.leave(name, is_suspicious=is_suspicious)
+        assert sorted(lost) == sorted(filter(self.is_due, making))
+        self.start()
+
+    @precondition(lambda self: any(self.making.values()))
+    @rule(data=st.data(), then_leaves=st.booleans())
+    def blame(self, data, then_leaves):
+        name, rollout_id = self.draw_made(data)
+        self.making[name].discard(rollout_id)
+        self.kills[rollout_id] += 1
+        if self.kills[rollout_id] >= self.max_kills and self.is_due(rollout_id):
+            self.set_aside.add(rollout_id)
+        for _ in range(2):  # a failure that is told twice counts once
+            assert self.dispatcher.blame(rollout_id, name) is (rollout_id in self.set_aside)
+        if then_leaves:
+            del self.alive[name], self.making[name]
+            self.dispatcher.leave(name, is_suspicious=False)
+            self.dispatcher.blame(rollout_id, name)
         self.start()
 
     @precondition(lambda self: self.alive)
@@ -239,29 +287,71 @@ class AnyHistory(RuleBasedStateMachine):
             del self.held[name][rollout_id]
         if released:
             self.dispatcher.release(rollout_id, name)
+        was_due = self.is_due(rollout_id)
         decision = self.dispatcher.complete(rollout_id, name, version)
         self.making.get(name, set()).discard(rollout_id)
         if decision.action is StalenessAction.ADMIT:
             self.counted[rollout_id] += 1
             assert 0 <= rollout_id.step - version <= self.K
+        assert was_due or decision.action is StalenessAction.DROP
         self.start()
 
     @precondition(lambda self: any(self.making.values()))
     @rule(data=st.data())
     def lose_result(self, data):
-        name = data.draw(st.sampled_from(sorted(name for name, making in self.making.items() if making)))
-        rollout_id = data.draw(st.sampled_from(sorted(self.making[name])))
+        name, rollout_id = self.draw_made(data)
         self.dispatcher.release(rollout_id, name)
         self.making[name].discard(rollout_id)
         self.dispatcher.reissue(rollout_id, name)
         self.start()
 
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def close(self, data):
+        step = data.draw(st.sampled_from(sorted(self.open)))
+        ids = self.open[step]
+        aside = {rollout_id for rollout_id in ids if rollout_id in self.set_aside}
+        assert self.dispatcher.set_aside(step).keys() == aside
+        unfinished = self.dispatcher.unfinished(step)
+        assert self.dispatcher.is_complete(step) is (not unfinished)
+        counted = [rollout_id for rollout_id in ids if self.counted[rollout_id]]
+        assert sorted([*unfinished, *aside, *counted]) == sorted(ids)
+        assert sorted(self.dispatcher.close_step(step)) == sorted([*unfinished, *aside])
+        del self.open[step]
+        self.closed[step] = counted
+        for rollout_id in ids:
+            del self.kills[rollout_id]
+        for name, rollout_ids in self.dispatcher.superfluous().items():
+            for rollout_id in rollout_ids:
+                self.dispatcher.release(rollout_id, name)
+                self.making[name].discard(rollout_id)
+        self.start()
+
+    @precondition(lambda self: any(self.closed.values()))
+    @rule(data=st.data())
+    def reopen(self, data):
+        step = data.draw(st.sampled_from(sorted(step for step, counted in self.closed.items() if counted)))
+        ids = data.draw(st.lists(st.sampled_from(self.closed[step]), min_size=1, unique=True))
+        for rollout_id in ids:
+            self.counted[rollout_id] -= 1
+        self.open[step] = ids
+        del self.closed[step]
+        lengths = {prompt_id: tokens for (at, prompt_id), tokens in self.tokens.items() if at == step}
+        self.dispatcher.reopen(step, ids, lengths)
+        self.start()
+
     @invariant()
     def each_rollout_is_counted_at_most_once(self):
-        assert not self.counted or max(self.counted.values()) == 1
-        if self.step >= 0:
-            unfinished = [r for step in range(self.step + 1) for r in self.dispatcher.unfinished(step)]
-            assert sorted([*unfinished, *self.counted.elements()]) == sorted(self.ids)
+        assert not self.counted or max(self.counted.values()) <= 1
+        for step, ids in self.open.items():
+            settled = [rollout_id for rollout_id in ids if not self.is_due(rollout_id)]
+            assert sorted([*self.dispatcher.unfinished(step), *settled]) == sorted(ids)
+            assert self.dispatcher.is_complete(step) == (len(settled) == len(ids))
+
+    @invariant()
+    def nobody_is_set_aside_who_was_not_alone_or_blamed(self):
+        for step, ids in self.open.items():
+            assert set(self.dispatcher.set_aside(step)) == self.set_aside.intersection(ids)
 
     @invariant()
     def bounds_are_kept(self):
@@ -270,15 +360,23 @@ class AnyHistory(RuleBasedStateMachine):
             assert len(making) <= self.MAX_ROLLOUTS
             assert tokens <= self.MAX_TOKENS + 1e-9 or len(making) == 1
 
+    @invariant()
+    def suspects_are_made_alone(self):
+        for making in self.making.values():
+            if any(self.is_due(r) and self.kills[r] >= max(self.max_kills - 1, 1) for r in making):
+                assert len(making) == 1
+
     def teardown(self):
         """Whatever has happened, generators that live and take new versions finish everything."""
+        if self.step < 0:
+            return
         for step in range(self.step + 1):
             name = f"last{step}"
             self.alive[name], self.held[name], self.making[name] = step, {}, set()
             self.dispatcher.join(name, step)
         for name in [name for name in self.alive if not name.startswith("last")]:
             del self.alive[name], self.making[name]
-            self.dispatcher.leave(name)
+            self.dispatcher.leave(name, is_suspicious=False)
         self.start()
         while any(self.making.values()):
             name = next(name for name, making in self.making.items() if making)
@@ -287,9 +385,11 @@ class AnyHistory(RuleBasedStateMachine):
             if self.dispatcher.complete(rollout_id, name, self.alive[name]).action is StalenessAction.ADMIT:
                 self.counted[rollout_id] += 1
             self.start()
-        lost_in_verification = [r for step in range(self.step + 1) for r in self.dispatcher.unfinished(step)]
-        assert not lost_in_verification
-        assert sorted(self.counted.elements()) == sorted(self.ids)
+            self.suspects_are_made_alone()
+        for step, ids in self.open.items():
+            assert self.dispatcher.is_complete(step)
+            aside = [rollout_id for rollout_id in ids if rollout_id in self.set_aside]
+            assert sorted([*aside, *(r for r in ids if self.counted[r])]) == sorted(ids)
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -318,3 +418,46 @@ def test_a_step_that_nobody_may_start_yet_gives_nobody_a_larger_share_of_the_one
     assert len(dispatcher.assign()["g0"]) == 4
     dispatcher.confirm("g1", 1)
     assert {name: len(ids) for name, ids in dispatcher.assign().items()} == {"g1": 4}
+
+
+def test_what_a_checkpoint_brings_along_counts_unless_it_is_too_old():
+    dispatcher = dispatcher_of(1, policy=StalenessPolicy(1), version=3)
+    ids = group("a", 3, step=3)
+    dispatcher.add_step(3, ids, {"a": 1.0})
+    assert [dispatcher.restore(ids[0], 2), dispatcher.restore(ids[1], 1), dispatcher.restore(ids[0], 2)] == [
+        True,
+        False,
+        False,
+    ]
+    assert dispatcher.assign() == {"g0": ids[1:]}
+    for rollout_id in ids[1:]:
+        dispatcher.complete(rollout_id, "g0", 3)
+    assert dispatcher.is_complete(3)
+    with pytest.raises(ValueError, match="is of no step that is open"):
+        dispatcher.restore(RolloutId(4, "a", 0), 4)
+
+
+def test_a_step_that_is_opened_again_goes_first_and_has_only_what_was_lost():
+    dispatcher = dispatcher_of(1, max_rollouts=1, policy=StalenessPolicy(1))
+    first, second = group("a", 3), group("b", 1, step=1)
+    dispatcher.add_step(0, first, {"a": 1.0})
+    for rollout_id in first[:2]:
+        assert dispatcher.assign() == {"g0": [rollout_id]}
+        dispatcher.complete(rollout_id, "g0", 0)
+    assert dispatcher.close_step(0) == first[2:]
+    dispatcher.add_step(1, second, {"b": 9.0})
+    dispatcher.reopen(0, first[:1], {"a": 1.0})
+    assert dispatcher.unfinished(0) == first[:1]
+    assert dispatcher.assign() == {"g0": first[:1]}
+    late = dispatcher.complete(first[2], "g0", 0)
+    assert late.action is StalenessAction.DROP and "was settled before step 0 was opened again" in late.reason
+    assert dispatcher.complete(first[0], "g0", 0).action is StalenessAction.ADMIT
+    assert dispatcher.is_complete(0) and dispatcher.close_step(0) == []
+    assert dispatcher.assign() == {"g0": second}
+    dispatcher.reopen(0, first[1:2], {"a": 1.0})  # as often as it takes
+    for step, state in ((0, "is still open"), (1, "is still open"), (7, "was never closed")):
+        with pytest.raises(ValueError, match=f"step {step} {state}"):
+            dispatcher.reopen(step, [], {})
+    dispatcher.close_step(0)
+    with pytest.raises(ValueError, match="rollouts of another step"):
+        dispatcher.reopen(0, second, {"b": 1.0})

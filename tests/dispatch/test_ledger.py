@@ -19,7 +19,19 @@ def test_a_rollout_is_counted_once():
     ledger.issue(IDS[1], "g1")
     ledger.complete(IDS[1])
     assert ledger.is_complete
-    assert ledger.metrics() == {"reissued": 0.0, "duplicates": 1.0, "dropped": 0.0}
+    assert ledger.metrics() == {"reissued": 0.0, "duplicates": 1.0, "dropped": 0.0, "set_aside": 0.0}
+
+
+def test_what_is_set_aside_is_not_waited_for_and_never_counted():
+    ledger = Ledger(IDS[:3])
+    ledger.issue(IDS[0], "g0")
+    assert ledger.put_aside(IDS[0]) and ledger.put_aside(IDS[1])
+    assert not ledger.put_aside(IDS[0])
+    assert ledger.set_aside == IDS[:2] and ledger.unfinished == [IDS[2]]
+    assert ledger.is_set_aside(IDS[0]) and IDS[0] in ledger and IDS[3] not in ledger
+    assert ledger.complete(IDS[0]) is False and ledger.give_up("g0") == []
+    assert ledger.complete(IDS[2]) and not ledger.put_aside(IDS[2]) and ledger.is_complete
+    assert ledger.metrics() == {"reissued": 0.0, "duplicates": 0.0, "dropped": 0.0, "set_aside": 2.0}
 
 
 def test_only_what_a_lost_generator_has_not_finished_is_pending_again():

@@ -98,7 +98,7 @@ def train_by(draw, k, on_stale, num_steps=5):
         if kind == "end":
             name, rollout_id = what
             if draw(st.integers(0, 9)) == 0 and name in versions:
-                dispatcher.leave(name)
+                dispatcher.leave(name, is_suspicious=False)
                 del versions[name]
                 push(3, "join")
             version = first_version[name, rollout_id]

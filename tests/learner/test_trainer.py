@@ -169,9 +169,8 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_so(tiny_model
         trainer.save(root, 1, keep_last=1)
         trainer.finish_saving()
         (root / "blocked").write_text("")
-        with pytest.raises((CheckpointError, OSError)):
-            trainer.save(root / "blocked", 2, keep_last=1)
-            trainer.finish_saving()
+        assert trainer.save(root / "blocked", 2, keep_last=1) is None
+        assert "step 2 could not be written" in str(trainer.finish_saving())
     assert (root / "step-000001").is_dir()
 
 

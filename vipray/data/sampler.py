@@ -83,7 +83,8 @@ class PromptSampler:
         if has_changed and not accept_changed_prompts:
             raise ConfigError(
                 f"the prompt set has changed since the checkpoint (fingerprint {str(state['fingerprint'])[:12]}, now "
-                f"{self._fingerprint[:12]}): restore the data, or set accept_changed_prompts=True to go on"
+                f"{self._fingerprint[:12]}): restore the data, or go on with --accept-changed data "
+                "(accept_changed_prompts=True)"
             )
         self._epoch, self._seed = epoch, seed
         self._queue = deque(prompt_id for prompt_id in queue if prompt_id in self._known)

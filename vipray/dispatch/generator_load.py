@@ -15,11 +15,14 @@ class _Load:
     version: int | None
     making: dict[RolloutId, float] = field(default_factory=dict)  # expected tokens
     tokens: float = 0.0
+    is_open: bool = True
     stamp: int = 0  # of the newest entry in the queue of those with room; older entries are void
 
 
 class GeneratorLoads:
     """In-flight rollouts of each generator, under one bound on their number and one on their expected tokens.
+
+    A generator can be closed to new rollouts: it then opens again once it makes nothing.
 
     Args:
         max_rollouts: largest number of a generator, >= 1.
@@ -38,9 +41,7 @@ class GeneratorLoads:
         self._with_room: dict[int | None, list[tuple[float, int, str]]] = {}  # by version: heaps, least load first
         self._num_at: Counter[int | None] = Counter()
         self._stamps = 0
-
-    def __len__(self) -> int:
-        return len(self._loads)
+        self._num_closed = 0
 
     def __contains__(self, generator_id: str) -> bool:
         return generator_id in self._loads
@@ -48,6 +49,28 @@ class GeneratorLoads:
     def making(self) -> dict[str, list[RolloutId]]:
         """What each generator is making."""
         return {generator_id: list(load.making) for generator_id, load in self._loads.items()}
+
+    def making_at(self, generator_id: str) -> list[RolloutId]:
+        """What one generator is making."""
+        return list(self._loads[generator_id].making)
+
+    @property
+    def num_open(self) -> int:
+        """Generators that may be given something."""
+        return len(self._loads) - self._num_closed
+
+    def is_open(self, generator_id: str) -> bool:
+        """Whether a generator may be given something; False for one that has left."""
+        load = self._loads.get(generator_id)
+        return load is not None and load.is_open
+
+    def is_idle(self, generator_id: str) -> bool:
+        """Whether a generator makes nothing."""
+        return not self._loads[generator_id].making
+
+    def version(self, generator_id: str) -> int | None:
+        """The version that a generator is at."""
+        return self._loads[generator_id].version
 
     def tokens(self, generator_id: str) -> float:
         """Expected tokens of what a generator is making."""
@@ -73,28 +96,41 @@ class GeneratorLoads:
 
     def leave(self, generator_id: str) -> None:
         """Remove a generator."""
-        self._left(self._loads.pop(generator_id).version)
+        load = self._loads.pop(generator_id)
+        self._num_closed -= not load.is_open
+        self._left(load.version)
+
+    def close(self, generator_id: str) -> None:
+        """Give a generator nothing new until it makes nothing, or is opened."""
+        self._set_open(generator_id, False)
+
+    def open(self, generator_id: str) -> None:
+        """Let a closed generator take rollouts again."""
+        self._set_open(generator_id, True)
 
     def start(self, generator_id: str, rollout_ids: Iterable[RolloutId], tokens: float) -> None:
         """Add rollouts of `tokens` expected tokens each to what a generator is making."""
         load = self._loads[generator_id]
         for rollout_id in rollout_ids:
+            load.tokens += tokens - load.making.get(rollout_id, 0.0)  # it may be at an attempt that was given up
             load.making[rollout_id] = tokens
-            load.tokens += tokens
         self._offer(generator_id)
 
-    def end(self, generator_id: str, rollout_id: RolloutId) -> None:
-        """Note that a generator no longer makes a rollout; nothing happens if it did not."""
+    def end(self, generator_id: str, rollout_id: RolloutId) -> bool:
+        """Note that a generator no longer makes a rollout. Returns False, and does nothing, if it did not."""
         load = self._loads.get(generator_id)
         if load is None or rollout_id not in load.making:
-            return
+            return False
         load.tokens -= load.making.pop(rollout_id)
         if not load.making:
             load.tokens = 0.0  # sums of differences do not come back to zero
+            self._num_closed -= not load.is_open
+            load.is_open = True
         self._offer(generator_id)
+        return True
 
     def least_loaded(self, versions: Iterable[int | None]) -> str | None:
-        """The generator at one of these versions with room for one more and the fewest tokens; None without any."""
+        """The open generator at one of these versions with room for one more and the fewest tokens, if any."""
         tops = [top for version in versions if (top := self._top(version)) is not None]
         return min(tops)[2] if tops else None
 
@@ -103,6 +139,12 @@ class GeneratorLoads:
         load = self._loads[generator_id]
         number = int(min((self._max_tokens - load.tokens) / tokens, self._max_rollouts - len(load.making)))
         return max(number, 0) if load.making else max(number, 1)
+
+    def _set_open(self, generator_id: str, is_open: bool) -> None:
+        load = self._loads[generator_id]
+        self._num_closed += load.is_open - is_open
+        load.is_open = is_open
+        self._offer(generator_id)
 
     def _left(self, version: int | None) -> None:
         self._num_at[version] -= 1
@@ -115,7 +157,7 @@ class GeneratorLoads:
         load = self._loads[generator_id]
         self._stamps += 1
         load.stamp = self._stamps
-        if len(load.making) < self._max_rollouts:
+        if load.is_open and len(load.making) < self._max_rollouts:
             heap = self._with_room.setdefault(load.version, [])
             heapq.heappush(heap, (load.tokens, load.stamp, generator_id))
 

@@ -1,4 +1,7 @@
-"""The ledger of a step: each rollout is pending, in flight at one generator, or done. It is counted exactly once."""
+"""The ledger of a step: each rollout is pending, in flight at one generator, done, or set aside.
+
+It is counted at most once, and exactly once unless it is set aside or the step is closed without it.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,15 @@ class Ledger:
         self._handed_over: set[RolloutId] = set()  # of those in flight
         self._done: set[RolloutId] = set()
         self._dropped: set[RolloutId] = set()
+        self._set_aside: dict[RolloutId, None] = {}
         self._num_reissued = 0
         self._num_duplicates = 0
         if len(self._pending) != len(ids):
             raise ValueError(f"{len(ids) - len(self._pending)} rollout ids occur twice")
+
+    def __contains__(self, rollout_id: RolloutId) -> bool:
+        settled = rollout_id in self._done or rollout_id in self._dropped or rollout_id in self._set_aside
+        return settled or self.is_due(rollout_id)
 
     @property
     def pending(self) -> list[RolloutId]:
@@ -36,13 +44,22 @@ class Ledger:
 
     @property
     def unfinished(self) -> list[RolloutId]:
-        """Rollouts that are not done, pending or in flight."""
+        """Rollouts that are pending or in flight."""
         return [*self._pending, *self._in_flight]
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rollout of the step is done, or dropped."""
+        """Whether every rollout of the step is done, set aside, or dropped."""
         return not self._pending and not self._in_flight
+
+    @property
+    def set_aside(self) -> list[RolloutId]:
+        """Rollouts that are not made any more."""
+        return list(self._set_aside)
+
+    def is_set_aside(self, rollout_id: RolloutId) -> bool:
+        """Whether a rollout is not made any more."""
+        return rollout_id in self._set_aside
 
     def is_due(self, rollout_id: RolloutId) -> bool:
         """Whether a result of the rollout would be counted."""
@@ -56,13 +73,15 @@ class Ledger:
         self._in_flight[rollout_id] = generator_id
 
     def complete(self, rollout_id: RolloutId) -> bool:
-        """Count a finished rollout. Returns False, and counts nothing, when it was done or dropped before.
+        """Count a finished rollout. Returns False, and counts nothing, when it was settled before.
 
         A result may come late, from a generator that was given up: it is as good as any, and the rollout is then no
         longer pending. Raises `ValueError` for a rollout that is not of this step.
         """
         if rollout_id in self._done or rollout_id in self._dropped:
             self._num_duplicates += 1
+            return False
+        if rollout_id in self._set_aside:
             return False
         if rollout_id in self._pending:
             del self._pending[rollout_id]
@@ -102,6 +121,16 @@ class Ledger:
         self._num_reissued += 1
         return True
 
+    def put_aside(self, rollout_id: RolloutId) -> bool:
+        """Do without a rollout for good. Returns False, and does nothing, when it is not due."""
+        if not self.is_due(rollout_id):
+            return False
+        self._pending.pop(rollout_id, None)
+        self._in_flight.pop(rollout_id, None)
+        self._handed_over.discard(rollout_id)
+        self._set_aside[rollout_id] = None
+        return True
+
     def drop_unfinished(self) -> list[RolloutId]:
         """Do without what is not done, and return it: the step is complete with what there is."""
         dropped = self.unfinished
@@ -111,9 +140,10 @@ class Ledger:
         return dropped
 
     def metrics(self) -> dict[str, float]:
-        """How many rollouts were issued again, how many results came twice, and how many rollouts were dropped."""
+        """How many rollouts were issued again, dropped, or set aside, and how many results came twice."""
         return {
             "reissued": float(self._num_reissued),
             "duplicates": float(self._num_duplicates),
             "dropped": float(len(self._dropped)),
+            "set_aside": float(len(self._set_aside)),
         }

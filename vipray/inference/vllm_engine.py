@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from vipray.arrays import ByteArray
-from vipray.errors import RolloutAbortedError, WeightSyncError
+from vipray.errors import EngineLostError, RolloutAbortedError, WeightSyncError, summary_line
 from vipray.inference.memory_file import shared_bytes
 from vipray.inference.protocol import Completion
 from vipray.records import RolloutId, WeightManifest
@@ -88,6 +88,8 @@ class VllmEngine:
 
     async def generate(self, rollout_id: RolloutId, prompt_token_ids: Sequence[int]) -> Completion:
         """Sample one completion at the confirmed version."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
         if self._version is None:
             raise WeightSyncError(f"rollout {rollout_id} was asked of an engine that has confirmed no weights yet")
         await self._is_confirmed.wait()
@@ -96,8 +98,11 @@ class VllmEngine:
         prompt = {"prompt_token_ids": list(prompt_token_ids), "cache_salt": f"version {self._version}"}
         request_id = f"{rollout_id.step}/{rollout_id.prompt_id}/{rollout_id.k}"
         final: Any = None
-        async for output in self._llm.generate(prompt, self._sampling_params, request_id=request_id):
-            final = output
+        try:
+            async for output in self._llm.generate(prompt, self._sampling_params, request_id=request_id):
+                final = output
+        except EngineDeadError as error:
+            raise EngineLostError(f"vLLM's engine core has ended: {summary_line(error)}") from error
         if final.outputs[0].finish_reason == "abort" or not final.outputs[0].token_ids:
             raise RolloutAbortedError(f"rollout {rollout_id} was given up for new weights")
         return _completion(final.outputs[0])

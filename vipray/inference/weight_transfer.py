@@ -6,6 +6,7 @@ vLLM finds it through the `vllm.general_plugins` entry point where this package 
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vipray.inference.memory_file import map_bytes
 from vipray.learner.tensor_bytes import tensors_in
 from vipray.records import TensorEntry, TensorPiece
+from vipray.verifiers.limits import die_with_parent
 
 BACKEND = "object_store"
 
@@ -69,7 +71,12 @@ class ObjectStoreWeightTransfer(WeightTransferEngine[ObjectStoreInitInfo, Object
 
 
 def register() -> None:
-    """Make the backend known to vLLM in this process; safe to call again."""
+    """Make the backend known to vLLM in this process; safe to call again.
+
+    A process that vLLM made ends with the one that made it: an engine must not outlive its actor and keep its memory.
+    """
+    if multiprocessing.parent_process() is not None:
+        die_with_parent()
     registry: dict[str, Any] = WeightTransferEngineFactory._registry
     if BACKEND not in registry:
         WeightTransferEngineFactory.register_engine(BACKEND, ObjectStoreWeightTransfer)

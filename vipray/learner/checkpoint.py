@@ -1,7 +1,8 @@
 """Sharded checkpoints of masters and optimiser, through `torch.distributed.checkpoint`.
 
 Each rank writes and reads its own shards, so any number of ranks can go on from any other. Saving copies the shards,
-then writes behind the training; the folder gets its final name once all ranks have written.
+then writes behind the training; the folder gets its final name once all ranks have written. A checkpoint that cannot be
+written is no reason to end a training: every rank says so in the same line, one call later, and goes on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,58 +46,100 @@ class Checkpointer:
         self._rank = rank
         # A group of its own: it is used beside the training's collectives.
         self._group = dist.new_group(backend="gloo", timeout=timeout)
-        self._pending: tuple[Future[Any], Path, CheckpointManifest] | None = None
+        self._namer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: tuple[Future[None], Path, int] | None = None
+        self._problem: str | None = None  # of a save that failed before anything was written
 
     @property
     def shapes(self) -> dict[str, list[int]]:
         """Shapes of what is trained, by name."""
         return {name: list(tensor.shape) for name, tensor in self._masters.items()}
 
-    def save(self, root: Path, manifest: CheckpointManifest, keep_last: int) -> None:
-        """Start saving to a folder below `root`; `finish` or the next `save` waits for it.
+    def save(self, root: Path, manifest: CheckpointManifest, keep_last: int) -> str | None:
+        """Start saving to the partial folder below `root`, which is made where the caller has not begun it.
+
+        Returns what `finish` says of the save before this one.
 
         Raises:
-            CheckpointError: the save before this one failed.
+            RuntimeError: a rank did not come.
         """
-        self.finish()
+        before = self.finish()
         partial = partial_folder(root, manifest.step)
-        if self._rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)  # left by a crash
-            partial.mkdir(parents=True)
-        dist.barrier(self._group)
+        self._problem = self._outcome(self._cleared(partial / _SUBFOLDER), root, manifest.step)
+        if self._problem is not None:
+            self._remove(partial)
+            return before
         written = dcp.async_save(self._state(), checkpoint_id=partial / _SUBFOLDER, process_group=self._group)
         assert isinstance(written, Future)
-        named: Future[Any] = Future()
+        # Named at once, not by the next call: a crash must not cost what is on disk.
+        named = self._namer.submit(self._name, written, root, manifest, keep_last)
+        self._pending = (named, root, manifest.step)
+        return before
 
-        def give_name(written: Future[Any]) -> None:  # at once: a crash must not cost what is on disk
-            try:
-                written.result()
-                if self._rank == 0:  # whose part ends after everybody else's
-                    _log.info("checkpoint %s is complete", complete(root, manifest, keep_last))
-                named.set_result(None)
-            except (CheckpointException, OSError, RuntimeError) as error:
-                named.set_exception(error)
+    def finish(self) -> str | None:
+        """Wait until the last save is complete; return None, or one line on why it failed, the same on all ranks.
 
-        written.add_done_callback(give_name)
-        self._pending = (named, root, manifest)
-
-    def finish(self) -> None:
-        """Wait until the last save is complete.
+        What was written of a save that failed is removed; the checkpoints before it are as they were.
 
         Raises:
-            CheckpointError: it failed; the checkpoints before it are as they were.
+            RuntimeError: a rank did not come.
         """
-        if self._pending is None:
-            return
-        named, root, manifest = self._pending
-        self._pending = None
+        if self._pending is not None:
+            (named, root, step), self._pending = self._pending, None
+            self._problem = self._outcome(self._reason(named.exception()), root, step)
+        problem, self._problem = self._problem, None
+        return problem
+
+    def wait(self) -> None:
+        """Wait until this rank has done its part of the last save, whatever the others do; log why it failed."""
+        if self._pending is not None:
+            (named, root, step), self._pending = self._pending, None
+            reason = self._reason(named.exception())
+            self._problem = reason and _message(reason, root, step)
+        if self._problem is not None:
+            _log.warning("%s", self._problem)
+
+    def _cleared(self, folder: Path) -> str | None:
+        """Have rank 0 make the learner's folder anew; return why it cannot."""
+        if self._rank != 0:
+            return None
         try:
-            named.result()
-        except (CheckpointException, OSError, RuntimeError) as error:
-            raise CheckpointError(
-                f"the checkpoint of step {manifest.step} could not be written below {root}: "
-                f"{str(error).strip().splitlines()[0]}; those before it are as they were"
-            ) from error
+            if folder.exists():  # of more ranks, it may be
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        except OSError as error:
+            return self._reason(error)
+        return None
+
+    def _name(self, written: Future[Any], root: Path, manifest: CheckpointManifest, keep_last: int) -> None:
+        """Give the folder its name once all ranks have written, or remove what is there of it.
+
+        Where a rank is gone, it stays: the caller's files are in it, who may save the same step with other ranks.
+        """
+        try:
+            written.result()
+            if self._rank == 0:  # whose part ends after everybody else's
+                _log.info("checkpoint %s is complete", complete(root, manifest, keep_last))
+        except (CheckpointException, OSError):
+            self._remove(partial_folder(root, manifest.step))
+            raise
+
+    def _remove(self, partial: Path) -> None:
+        if self._rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _outcome(self, reason: str | None, root: Path, step: int) -> str | None:
+        """Agree on what became of a save: the first rank's reason that has one, or None; a collective."""
+        reasons: list[str | None] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(reasons, reason, group=self._group)
+        found = next((each for each in reasons if each is not None), None)
+        return found and _message(found, root, step)
+
+    def _reason(self, error: BaseException | None) -> str | None:
+        """An error in a line that names the rank."""
+        if isinstance(error, CheckpointException):  # which every rank has, also of another one's failure
+            return f"rank {next(iter(error.failures))}: {_first_cause(error)}"
+        return None if error is None else f"rank {self._rank}: {_line(error)}"
 
     def load(self, folder: Path) -> CheckpointManifest:
         """Load a checkpoint, whatever number of ranks it was saved by.
@@ -154,4 +197,14 @@ def read_masters(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
 
 def _first_cause(error: CheckpointException) -> str:
     cause, _ = next(iter(error.failures.values()))
-    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    return _line(cause)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _message(reason: str, root: Path, step: int) -> str:
+    return (
+        f"the checkpoint of step {step} could not be written below {root}: {reason}; those before it are as they were"
+    )

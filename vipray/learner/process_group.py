@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -12,16 +11,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from vipray.errors import LearnerGroupError, VipRayError
+from vipray.learner.rendezvous import Rendezvous
 
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """Where the ranks of a group meet."""
-
-    rank: int
-    num_ranks: int
-    host: str
-    port: int
+__all__ = ["ProcessGroup", "Rendezvous"]
 
 
 class ProcessGroup:

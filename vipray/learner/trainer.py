@@ -5,7 +5,7 @@ Every method that computes is a collective: all ranks call it, with the same arg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from vipray.learner.packing import PackingOptions, Row, TrainingRollout, plan_ro
 from vipray.learner.policy_model import PolicyModel
 from vipray.learner.policy_weights import PolicyWeights
 from vipray.learner.precision import compute_dtype
-from vipray.learner.process_group import ProcessGroup, Rendezvous
+from vipray.learner.process_group import ProcessGroup
+from vipray.learner.rendezvous import Rendezvous
 from vipray.learner.tensor_bytes import fill_chunks
 from vipray.learner.totals import StepTotals
 from vipray.records import Allocation
@@ -137,11 +138,19 @@ class Trainer:
             yield from fill_chunks(self._manifest, self._group.rank, self._weights.rows(version))
         yield replace(self._manifest, version=version)
 
-    def save(self, root: Path, step: int, keep_last: int) -> None:
+    def save(self, root: Path, step: int, keep_last: int, run: Mapping[str, Any] | None = None) -> str | None:
         """Start saving a checkpoint below `root`, of the state after `step` training steps.
 
+        Args:
+            root: folder of all checkpoints.
+            step: training steps taken.
+            keep_last: complete checkpoints that are kept, this one included.
+            run: what the driver says of the run, for the manifest.
+
+        Returns what `finish_saving` says of the save before this one.
+
         Raises:
-            CheckpointError: the save before this one failed.
+            LearnerGroupError: a rank did not come.
         """
         manifest = CheckpointManifest(
             step=step,
@@ -152,13 +161,19 @@ class Trainer:
             seed=self._options.seed,
             lora_rank=self._lora.rank,
             lora_alpha=self._lora.alpha,
+            run=dict(run or {}),
         )
         with self._group.named(f"saving the checkpoint of step {step}"):
-            self._checkpointer.save(root, manifest, keep_last)
+            return self._checkpointer.save(root, manifest, keep_last)
 
-    def finish_saving(self) -> None:
-        """Wait until the last checkpoint is complete. Raises `CheckpointError` if it failed."""
-        self._checkpointer.finish()
+    def finish_saving(self) -> str | None:
+        """Wait until the last save is complete; return None, or one line on why it failed, the same on all ranks.
+
+        Raises:
+            LearnerGroupError: a rank did not come.
+        """
+        with self._group.named("completing the last checkpoint"):
+            return self._checkpointer.finish()
 
     def load(self, folder: Path) -> int:
         """Go on from a checkpoint of any number of ranks; return the training steps that were taken before it.
@@ -173,9 +188,9 @@ class Trainer:
         return manifest.step
 
     def shutdown(self) -> None:
-        """Complete what is being saved and leave the process group."""
+        """Complete what is being saved and leave the process group; others may have left already."""
         try:
-            self.finish_saving()
+            self._checkpointer.wait()
         finally:
             self._group.leave()
 

@@ -47,8 +47,8 @@ class DiscountedBeta:
         return {"fingerprint": self._index.fingerprint, "counts": self._counts.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._counts.load_state_dict(state["counts"])
 
     def metrics(self) -> dict[str, float]:

@@ -115,8 +115,8 @@ class Hybrid:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._counts.load_state_dict(state["counts"])
         self._rate, self._rate_precision = np.array(state["rate"]), np.array(state["rate_precision"])
         self._linear.load_state_dict(state["linear"])

@@ -69,8 +69,8 @@ class Kalman:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._mean, self._variance = np.array(state["mean"]), np.array(state["variance"])
         self._seen_at, self._now = np.array(state["seen_at"]), int(state["now"])
 

@@ -40,8 +40,8 @@ class LastRate:
         return {"fingerprint": self._index.fingerprint, "rate": self._rate.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._rate = np.array(state["rate"])
 
     def metrics(self) -> dict[str, float]:

@@ -46,8 +46,8 @@ class MovingAverage:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._successes, self._failures = np.array(state["successes"]), np.array(state["failures"])
 
     def metrics(self) -> dict[str, float]:

@@ -105,8 +105,8 @@ class NoisyGP:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._linear.load_state_dict(state["linear"])
         self._now, self._seen_at = int(state["now"]), np.array(state["seen_at"])
         self._logit, self._precision = np.array(state["logit"]), np.array(state["precision"])

@@ -102,9 +102,10 @@ class PaperGP:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts. Raises `ValueError` for one of other prompts."""
-        self._index.check_state(state)
-        self._mean = self._xp.asarray(state["mean"], dtype=self._xp.float64)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
+        mean = np.array(state["mean"], dtype=np.float64)  # a copy: updates are made in place
+        self._mean = self._xp.asarray(mean)
         self._num_updates = int(state["updates"])
 
     def metrics(self) -> dict[str, float]:

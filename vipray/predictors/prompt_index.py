@@ -51,10 +51,33 @@ class PromptIndex:
         seen = trials > 0
         return rows[seen], successes[seen].astype(np.float64), (trials - successes)[seen].astype(np.float64)
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise `ValueError` for the state of a predictor of other prompts."""
-        if state["fingerprint"] != self.fingerprint:
+    def check_state(self, state: dict[str, Any], own: dict[str, Any]) -> None:
+        """Raise `ValueError` for the state of a predictor of other prompts, of another kind or of other sizes.
+
+        Args:
+            state: the state that is to be restored.
+            own: the state of the predictor that is to take it, whose names and shapes it must have.
+        """
+        if state.get("fingerprint") != self.fingerprint:
             raise ValueError("this predictor state belongs to other prompts: resume with those that it was made on")
+        theirs, ours = _shapes(state), _shapes(own)
+        if theirs != ours:
+            name = min(name for name in theirs | ours if theirs.get(name) != ours.get(name))
+            raise ValueError(
+                f"this predictor state belongs to another predictor.kind, or to other settings of it: {name} is "
+                f"{theirs.get(name, 'missing')}, expected {ours.get(name, 'none')}; resume with those it was made with"
+            )
+
+
+def _shapes(state: dict[str, Any], prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """Shape of every value of a state by dotted name; () for plain values."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            shapes |= _shapes(value, f"{prefix}{name}.")
+        else:
+            shapes[f"{prefix}{name}"] = np.shape(value)
+    return shapes
 
 
 def check_embeddings(prompt_ids: Sequence[str], embeddings: FloatArray) -> None:

@@ -21,7 +21,7 @@ class Predictor(Protocol):
         """Everything that `load_state_dict` needs to predict the same again."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state. Raises `ValueError` for a state of other prompts."""
+        """Restore a state. Raises `ValueError`, and changes nothing, for one of other prompts or another kind."""
 
     def metrics(self) -> dict[str, float]:
         """Figures about the predictor itself, by name."""

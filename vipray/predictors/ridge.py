@@ -66,8 +66,8 @@ class Ridge:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of the same prompts."""
-        self._index.check_state(state)
+        """Restore a state of the same prompts and kind. Raises `ValueError` for another."""
+        self._index.check_state(state, self.state_dict())
         self._rate, self._precision = np.array(state["rate"]), np.array(state["precision"])
         self._linear.load_state_dict(state["linear"])
 
