@@ -112,8 +112,14 @@ class GeneratorPool:
         self._replacing: set[asyncio.Task[None]] = set()
         self._replaced: dict[str, Recovery] = {}  # by replacement: whom it is for, until it serves
 
-    def lose(self, generator_id: str, error: BaseException) -> None:
-        """Take a generator out of the pool and see to its replacement; does nothing when it is out already."""
+    def lose(self, generator_id: str, error: BaseException, *, is_innocent: bool = False) -> None:
+        """Take a generator out of the pool and see to its replacement; does nothing when it is out already.
+
+        Args:
+            generator_id: the generator.
+            error: how that showed.
+            is_innocent: whether what it was making has nothing to do with it; the death of a node never has.
+        """
         handle = self.handles.pop(generator_id, None)
         if handle is None:
             return
@@ -124,7 +130,7 @@ class GeneratorPool:
         self._discard(handle)
         replacement = self._next_id()  # before the listeners are told: somebody may be to come
         is_replaced = self._begin_replacement(generator_id, replacement)
-        is_suspicious = not is_death_of_a_node(error)
+        is_suspicious = not is_innocent and not is_death_of_a_node(error)
         num_reissued = sum(
             listener.on_lost(generator_id, at_s, is_suspicious=is_suspicious) for listener in list(self.listeners)
         )
@@ -188,7 +194,7 @@ class GeneratorPool:
                 confirmed, span = await wait_for(call, self._load_timeout_s, what)
             except (RayError, WaitTimeoutError) as error:
                 if fault_of(error) is not Fault.OBJECT_LOST:
-                    self.lose(generator_id, error)
+                    self.lose(generator_id, error, is_innocent=True)
                     return
                 if wanted is self._wanted:
                     for listener in list(self.listeners):

@@ -290,7 +290,7 @@ class RolloutMaker(PoolListener):
         try:
             receipt = await self._receipt(receipt_reference, generator_id)
         except TaskCancelledError:  # by `_abort_superfluous`
-            self._dispatcher.release(rollout_id, generator_id)
+            self._dispatcher.reissue(rollout_id, generator_id)
             self._pump()
             return
         except (RayError, WaitTimeoutError) as error:
@@ -324,7 +324,7 @@ class RolloutMaker(PoolListener):
         if is_about_rollout and generator_id in self._pool.handles:
             self._dispatcher.blame(rollout_id, generator_id)
             self._settle(rollout_id.step)
-        self._pool.lose(generator_id, error)
+        self._pool.lose(generator_id, error, is_innocent=is_about_rollout)
 
     async def _receipt(self, reference: Any, generator_id: str) -> RolloutReceipt:
         """Wait for a generator as long as it gives any sign: its rollouts queue in its engine."""

@@ -212,7 +212,7 @@ class _Simulation:
         lost = math.fsum(max(self._clock.now - rollout.start, 0.0) for rollout in generator.making.values())
         self._wasted_tokens += lost
         self._made_tokens += lost
-        self._dispatcher.leave(name)
+        self._dispatcher.leave(name, is_suspicious=False)
         self._span(name, "generator", "lost", self._clock.now)
         self._clock.after(self._settings.replacement_time, self._join)
 

@@ -1,0 +1,140 @@
+"""A driver that is killed or stopped, and the run that goes on: real learner in fp32, one rank, scripted engines."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.jobs.support import DEMO, ROOT, environment, overrides, process_tree, run_train, still_running, stop
+from tests.jobs.support import train_command as command
+from vipray.checkpoints import complete_checkpoints, read_manifest
+from vipray.learner.checkpoint import read_masters
+
+STEPS = 8
+SCRIPTED = {
+    "run__steps": STEPS,
+    "generators__engine": "scripted",
+    "learner__precision": "fp32",
+    "learner__learning_rate": 1e-3,
+    "learner__schedule": "cosine",
+    "predictor__kind": "beta",
+    "checkpoints__every_steps": 2,
+    "scripted__latency_s": 0.1,
+}
+
+
+def arguments(model, root, **more):
+    return [str(DEMO), *overrides(model, root, **(SCRIPTED | more))]
+
+
+@contextmanager
+def training(args, log):
+    """Start a run; end whatever is left of it afterwards."""
+    with log.open("a") as file:
+        job = subprocess.Popen(command(*args), cwd=ROOT, env=environment(), stdout=file, stderr=file)
+    seen = []
+    try:
+        yield job, seen
+    finally:
+        stop([*process_tree(job.pid), *seen])
+        job.wait(10)
+
+
+def wait_for_steps(job, folder, number, log, timeout_s=240):
+    deadline = time.monotonic() + timeout_s
+    metrics = folder / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") >= number):
+        assert job.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+def outcome(folder):
+    """Allocations, batches and parameters of a complete run."""
+    checkpoint = complete_checkpoints(folder / "checkpoints")[-1]
+    manifest = read_manifest(checkpoint)
+    assert manifest.step == STEPS
+    shapes = {name: tuple(shape) for name, shape in zip(manifest.trained, manifest.shapes, strict=True)}
+    rows = pq.read_table(folder / "rollouts", partitioning=None).to_pylist()
+    keys = ("step", "prompt_id", "k", "policy_version_first", "completion_token_ids", "logprobs", "reward", "outcome")
+    batches = sorted(tuple(str(row[key]) for key in keys) for row in rows)
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "steps": [line["step"] for line in metrics],
+        "losses": [line["learner/grad_norm"] for line in metrics],
+        "rates": [line["learner/learning_rate"] for line in metrics],
+        "allocations": pq.read_table(folder / "allocations.parquet").to_pylist(),
+        "batches": batches,
+        "masters": {name: tensor.numpy() for name, tensor in read_masters(checkpoint, shapes).items()},
+    }
+
+
+def assert_same(one, other):
+    assert one["steps"] == other["steps"] == list(range(STEPS))
+    assert one["allocations"] == other["allocations"]
+    assert one["batches"] == other["batches"]
+    assert one["losses"] == other["losses"] and one["rates"] == other["rates"]
+    assert one["masters"].keys() == other["masters"].keys()
+    for name, tensor in one["masters"].items():
+        assert np.array_equal(tensor, other["masters"][name]), name
+
+
+@pytest.mark.ray
+def test_a_killed_and_a_stopped_driver_go_on_to_the_same_parameters(tmp_path, tiny_model):
+    whole = run_train(*arguments(tiny_model, tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    expected = outcome(tmp_path / "whole" / "demo")
+    assert all(norm > 0 for norm in expected["losses"])
+
+    folder, log = tmp_path / "killed" / "demo", tmp_path / "killed.log"
+    args = [*arguments(tiny_model, tmp_path / "killed"), "--resume", "auto"]
+    with training(args, log) as (job, seen):
+        wait_for_steps(job, folder, random.Random(time.time()).randint(2, STEPS - 2), log)
+        seen += process_tree(job.pid)
+        job.kill()
+        job.wait(30)
+        left = still_running(seen, wait_s=20)
+        assert [name for name in left if not name.endswith("Agent")] == []  # Ray's own agents take their time
+    assert "the run begins at its first step" in log.read_text()
+    again = run_train(*args)
+    assert again.returncode == 0, again.stderr
+    assert "resuming" in again.stdout and "recovered from the loss of driver" in again.stdout
+    assert_same(outcome(folder), expected)
+    recoveries = [json.loads(line) for line in (folder / "recoveries.jsonl").read_text().splitlines()]
+    assert [row["kind"] for row in recoveries] == ["driver"]
+
+    folder, log = tmp_path / "stopped" / "demo", tmp_path / "stopped.log"
+    args = arguments(tiny_model, tmp_path / "stopped", checkpoints__every_steps=100)
+    with training(args, log) as (job, seen):
+        wait_for_steps(job, folder, 3, log)
+        seen += process_tree(job.pid)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 143, log.read_text()
+        assert still_running(seen, wait_s=15) == []
+    assert "go on with: vipray train" in log.read_text()
+    (checkpoint,) = complete_checkpoints(folder / "checkpoints")
+    assert 3 <= read_manifest(checkpoint).step < STEPS
+    again = run_train(*args, "--resume", str(checkpoint))
+    assert again.returncode == 0, again.stderr
+    assert_same(outcome(folder), expected)
+
+    done = run_train(*args, "--resume", "auto")
+    assert done.returncode == 0 and "nothing is left to do" in done.stdout
+
+    # What is not as it was is refused by name, with what would accept it.
+    for change, words in (
+        ("allocation.rollout_budget=32", ["allocation.rollout_budget: 24 then, 32 now", "--accept-changed batch"]),
+        ("data.tasks.one_number.seed=7", ["fingerprint", "--accept-changed data"]),
+        ("run.seed=5", ["run.seed: 0 then, 5 now", "--accept-changed seed"]),
+    ):
+        refused = run_train(*args, change, "run.steps=9", "--resume", "auto")
+        (line,) = refused.stderr.strip().splitlines()
+        assert refused.returncode == 2 and all(word in line for word in words), refused.stderr
+    assert_same(outcome(folder), expected)
