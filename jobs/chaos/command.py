@@ -40,7 +40,7 @@ _TIME_FOR_KILLS = 0.8  # of the undisturbed run's steps; kills make a run longer
 _SHARE_OF_OBJECTS = 0.25  # objects that are freed, for each kill
 _OBJECTS = "VIPRAY_CHAOS_OBJECTS"  # tells the driver to free a rollout of the open step every so many seconds
 _LOOK_S = 0.2
-_PLAIN_WIDTH = 120  # of the tables in a pipe or a file
+_PLAIN_WIDTH = 140  # of the tables in a pipe or a file
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chaos") -> int:

@@ -13,7 +13,7 @@ import psutil
 from jobs.chaos.driver import Driver
 from jobs.chaos.local_cluster import LocalCluster, kill
 from jobs.chaos.schedule import Moment, Schedule, killable, killable_nodes
-from vipray.errors import WaitTimeoutError
+from jobs.command import EXIT_FAILED
 from vipray.evaluation.chaos_report import Kill
 
 _LOOK_S = 0.1
@@ -59,17 +59,14 @@ class Disturbance:
         self._node_due_s: float | None = None
 
     def run(self) -> int:
-        """Disturb the training until it ends by itself; return its exit status.
-
-        Raises:
-            WaitTimeoutError: it makes no step any more.
-        """
+        """Disturb the training until it ends by itself, or makes no step any more; return its exit status."""
         due_s, stalled_s = self._next(), time.monotonic() + _STALL_S
         while (status := self._driver.status) is None:
             if self._driver.look():
                 stalled_s = time.monotonic() + _STALL_S
             if time.monotonic() > stalled_s:
-                raise WaitTimeoutError(f"the training made no step in {_STALL_S:g} s: {self._driver.last_words()}")
+                self._report(f"the training made no step in {_STALL_S:g} s")
+                return EXIT_FAILED
             if self._node_due_s is not None and time.monotonic() >= self._node_due_s:
                 self._node_due_s = None
                 self._cluster.add_node()

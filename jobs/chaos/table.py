@@ -13,14 +13,16 @@ def kinds_table(report: ChaosReport) -> Table:
     table.add_column("killed")
     for heading in ("kills", "detected", "covered", "missed"):
         table.add_column(heading, justify="right")
-    for heading in ("kill to detection, s", "detection to reissue, s"):
+    for heading in ("kill to detection, s", "detection to reissue, s", "detection to replacement, s"):
         table.add_column(f"{heading}\nmedian / 95 % / max", justify="right")
     for row in report.kinds:
         counts = (row.kills, row.detected, row.covered, row.missed)
-        table.add_row(row.kind, *map(str, counts), _seconds(row.detection_s), _seconds(row.recovery_s))
+        times = (row.detection_s, row.recovery_s, row.replacement_s)
+        table.add_row(row.kind, *map(str, counts), *map(_seconds, times))
     table.caption = (
-        "covered: made good by another recovery, of an actor that it was starting in place of, or of its driver; "
-        "of a driver: from kill to reissue"
+        "reissue: what was under way is given to somebody again; replacement: the new one serves; of a driver both are "
+        "counted from the kill; covered: made good by the recovery of the actor in whose place it was starting, or of "
+        "its driver"
     )
     table.caption_justify = "left"
     return table
@@ -33,7 +35,7 @@ def run_table(report: ChaosReport) -> Table:
         "run came to its end": "yes" if report.is_complete else "NO",
         "rollouts asked for": f"{account.asked:,}",
         "rollouts issued again": f"{report.reissued:,}",
-        "recoveries without a kill": f"{report.unasked:,}",
+        "recoveries without a kill": f"{report.unmatched:,}",
         "rollouts lost": str(account.lost),
         "rollouts counted twice": str(account.double),
         "rollouts that nobody asked for": str(account.strange),

@@ -64,6 +64,14 @@ def test_a_kill_has_the_first_loss_of_its_kind_after_it():
     assert generator.detection_s == pytest.approx(0.4) and generator.recovery_s == pytest.approx(0.3)
 
 
+def test_a_replacement_counts_once_all_of_it_serves():
+    kills = [Kill("node", 10.0, {"generator": 2})]
+    losses = [recovery("generator", 11.0, serving_at_s=14.0), recovery("generator", 11.5, serving_at_s=13.0)]
+    assert [entry.replacement_s for entry in match(kills, losses)] == [pytest.approx(3.0)]
+    losses = [losses[0], recovery("generator", 11.5)]
+    assert [entry.replacement_s for entry in match(kills, losses)] == [None]
+
+
 def test_a_kill_that_nobody_noticed_does_not_take_the_recovery_of_a_later_one():
     kills = [Kill("generator", 5.0), Kill("generator", 20.0), Kill("generator", 35.0)]
     losses = [recovery("generator", 20.1), recovery("generator", 35.1)]
@@ -185,7 +193,7 @@ def test_problems_name_whatever_must_not_happen():
         is_complete=False,
         is_comparable=True,
     )
-    assert (found.kills, found.reissued, found.unasked) == (1, 4, 1)
+    assert (found.kills, found.reissued, found.unmatched) == (1, 4, 1)
     assert found.problems() == [
         "the disturbed run did not come to its end",
         "1 rollouts are lost",

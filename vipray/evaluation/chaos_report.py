@@ -65,8 +65,19 @@ class Match:
         """From the detection until everything that was under way was given to somebody again."""
         if not self.recoveries:
             return None
-        since_s = self.kill.at_s if self.kill.kind == "driver" else self._lost_at_s
-        return max(recovery.reissued_at_s for recovery in self.recoveries) - since_s
+        return max(recovery.reissued_at_s for recovery in self.recoveries) - self._since_s
+
+    @property
+    def replacement_s(self) -> float | None:
+        """From the detection until every replacement served; None where one never did."""
+        serving = [recovery.serving_at_s for recovery in self.recoveries if recovery.serving_at_s is not None]
+        if not serving or len(serving) < len(self.recoveries):
+            return None
+        return max(serving) - self._since_s
+
+    @property
+    def _since_s(self) -> float:
+        return self.kill.at_s if self.kill.kind == "driver" else self._lost_at_s
 
     @property
     def _lost_at_s(self) -> float:
@@ -102,6 +113,7 @@ class KindFigures:
             that was lost, or that went with its driver soon after.
         detection_s: from kill to detection.
         recovery_s: from detection to reissue.
+        replacement_s: from detection until the replacement served.
     """
 
     kind: str
@@ -110,6 +122,7 @@ class KindFigures:
     covered: int
     detection_s: Quantiles | None
     recovery_s: Quantiles | None
+    replacement_s: Quantiles | None
 
     @property
     def missed(self) -> int:
@@ -166,6 +179,7 @@ def kind_figures(kills: Sequence[Kill], recoveries: Sequence[Recovery]) -> list[
                 covered=sum(_is_covered(kill, kills, recoveries) for kill in missed),
                 detection_s=Quantiles.of(entry.detection_s for entry in own),
                 recovery_s=Quantiles.of(entry.recovery_s for entry in own),
+                replacement_s=Quantiles.of(entry.replacement_s for entry in own),
             )
         )
     return figures
@@ -308,7 +322,7 @@ class ChaosReport:
     Attributes:
         kinds: figures of the kills, by kind.
         reissued: rollouts that were issued again.
-        unasked: recoveries that belong to no kill.
+        unmatched: recoveries that belong to no kill.
         account: of the disturbed run.
         differences: from the undisturbed run.
         parameters: largest difference of a final parameter; None: not comparable.
@@ -317,7 +331,7 @@ class ChaosReport:
 
     kinds: tuple[KindFigures, ...]
     reissued: int
-    unasked: int
+    unmatched: int
     account: Account
     differences: Differences
     parameters: float | None
@@ -359,7 +373,7 @@ def report(
     return ChaosReport(
         kinds=tuple(kind_figures(kills, recoveries)),
         reissued=sum(recovery.num_reissued for recovery in recoveries),
-        unasked=len(recoveries) - num_matched,
+        unmatched=len(recoveries) - num_matched,
         account=account(disturbed),
         differences=differences(first, second, contents=is_comparable),
         parameters=parameters,
