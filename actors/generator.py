@@ -34,6 +34,7 @@ class GeneratorActor:
         self._prompts = PromptSet(prompts)
         self._engine = build_engine(self._prompts)
         self._clock = clock
+        self._version = -1  # confirmed
 
     @ray.method(concurrency_group="health")
     async def health(self) -> None:
@@ -46,7 +47,8 @@ class GeneratorActor:
     async def load_weights(self, manifest: WeightManifest, *chunks: ByteArray) -> tuple[int, Span]:
         """Take a published version; return it once the engine has confirmed it, and how long that took."""
         start = self._clock()
-        return await self._engine.load_weights(manifest, chunks), Span(start, self._clock())
+        self._version = await self._engine.load_weights(manifest, chunks)
+        return self._version, Span(start, self._clock())
 
     async def generate(self, rollout_id: RolloutId) -> tuple[pa.RecordBatch, RolloutReceipt]:
         """Make a rollout; return it as a one-row record batch, and what the controller needs to know of it."""
@@ -54,8 +56,9 @@ class GeneratorActor:
         prompt_token_ids = self._prompts.token_ids(rollout_id.prompt_id)
         completion = await self._engine.generate(rollout_id, prompt_token_ids)
         span = Span(start, self._clock())
-        row = _row(rollout_id, self._generator_id, prompt_token_ids, completion, span.duration_s)
-        first = completion.policy_versions[0]
+        versions = completion.policy_versions or (self._version,)  # an empty completion has none of its own
+        row = _row(rollout_id, self._generator_id, prompt_token_ids, completion, versions, span.duration_s)
+        first = versions[0]
         return row, RolloutReceipt(rollout_id, self._generator_id, len(completion.token_ids), first, span)
 
     async def shutdown(self) -> None:
@@ -64,13 +67,18 @@ class GeneratorActor:
 
 
 def _row(
-    rollout_id: RolloutId, generator_id: str, prompt_token_ids: list[int], completion: Completion, latency_s: float
+    rollout_id: RolloutId,
+    generator_id: str,
+    prompt_token_ids: list[int],
+    completion: Completion,
+    versions: tuple[int, ...],
+    latency_s: float,
 ) -> pa.RecordBatch:
     row = {
         **rollout_id._asdict(),
         "generator_id": generator_id,
-        "policy_version_first": completion.policy_versions[0],
-        "policy_version_last": completion.policy_versions[-1],
+        "policy_version_first": versions[0],
+        "policy_version_last": versions[-1],
         "policy_versions": completion.policy_versions,
         "prompt_token_ids": prompt_token_ids,
         "completion_token_ids": completion.token_ids,

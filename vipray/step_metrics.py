@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class Planning:
 def staleness(step: int, verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Version that sampled the oldest token of a batch, and by how many versions its tokens lag behind the learner."""
     versions = [verdict.policy_version for verdict in verdicts]
+    if not versions:  # every rollout was set aside
+        return {"policy/version": math.nan}
     ages = staleness_metrics(step, versions)
     return {"policy/version": min(versions), **{f"policy/staleness/{name}": value for name, value in ages.items()}}
 
@@ -84,7 +87,7 @@ def reward_metrics(verdicts: Sequence[Verdict], task_of: Mapping[str, str]) -> d
     for verdict in verdicts:
         by_task.setdefault(task_of[verdict.rollout_id.prompt_id], []).append(verdict.reward)
     return {
-        "reward/mean": float(np.mean([verdict.reward for verdict in verdicts])),
+        "reward/mean": float(np.mean([verdict.reward for verdict in verdicts])) if verdicts else math.nan,
         **{f"reward/mean/{task}": float(np.mean(rewards)) for task, rewards in sorted(by_task.items())},
         "rollouts/count": len(verdicts),
         "rollouts/tokens": sum(verdict.num_tokens for verdict in verdicts),

@@ -159,6 +159,7 @@ class Setup:
         rollout_timeout_s=5.0,
         verdict_timeout_s=5.0,
         max_restarts=0,
+        backoff_s=0.05,
         others=0,
         replacements=(),
         step_timeout_s=5.0,
@@ -196,7 +197,7 @@ class Setup:
             max_completion_tokens=16,
             generators=GeneratorConfig(rollout_timeout_s=rollout_timeout_s),
             supervision=SupervisionConfig(
-                generators=RestartConfig(max_restarts, backoff_s=0.05),
+                generators=RestartConfig(max_restarts, backoff_s=backoff_s),
                 verifiers=rule,
                 planners=rule,
                 learners=rule,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,24 @@ def test_faults_are_told_apart():
     assert fault_of(RayTaskError("train", "Traceback", LearnerGroupError("rank 1 left"))) is Fault.ACTOR_LOST
     assert fault_of(OSError("unplugged")) is Fault.RAISED
     assert not is_death_of_a_node(died)
+
+
+async def test_a_batch_that_is_set_aside_whole_and_empty_answers_end_nothing():
+    error = RayTaskError("generate", "Traceback\nValueError: bad prompt", ValueError("bad prompt"))
+
+    class Poisoned(ScriptedEngine):
+        async def generate(self, rollout_id, prompt_token_ids):
+            if rollout_id.step == 1:
+                raise error
+            completion = await super().generate(rollout_id, prompt_token_ids)
+            if rollout_id.k:
+                return completion
+            return replace(completion, token_ids=(), logprobs=(), text="", policy_versions=())
+
+    spare = [Poisoned(SCRIPT) for _ in range(99)]
+    setup = await Setup([Poisoned(SCRIPT)], max_restarts=99, backoff_s=0.0, replacements=spare).run()
+    assert [len(rows) for _, rows in setup.learner.batches] == [24, 0, 24]
+    assert [metrics["rollouts/set_aside"] for metrics in setup.recorder.metrics] == [0, 24, 0]
+    empty = [row for _, rows in setup.learner.batches for row in rows if row["k"] == 0]
+    assert {(row["reward"], len(row["completion_token_ids"])) for row in empty} == {(0.0, 0)}
+    assert {row["policy_version_first"] for row in empty} == {0, 2}

@@ -103,7 +103,7 @@ class VllmEngine:
                 final = output
         except EngineDeadError as error:
             raise EngineLostError(f"vLLM's engine core has ended: {summary_line(error)}") from error
-        if final.outputs[0].finish_reason == "abort" or not final.outputs[0].token_ids:
+        if final.outputs[0].finish_reason == "abort":
             raise RolloutAbortedError(f"rollout {rollout_id} was given up for new weights")
         return _completion(final.outputs[0])
 
