@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vipray.report import summary
+from vipray.report.recoveries import recovery_rows
 from vipray.report.run_data import RunData, load_run
 from vipray.report.trace import TRACE_FILE, write_trace
 
@@ -64,6 +65,7 @@ def render_page(run: RunData) -> str:
             "timeline": Markup(timeline_svg(run)) if run.timeline else None,
         },
         is_overlapping=run.steps.is_overlapping,
+        recoveries=recovery_rows(run.recoveries),
         step_times=summary.step_time_table(run),
         config_text=run.config_text,
     )

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from vipray.arrays import FloatArray, IntArray
 from vipray.errors import ConfigError
-from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, TimelineSpan
+from vipray.records import ALLOCATION_SCHEMA, EVALUATION_SCHEMA, Recovery, TimelineSpan
+from vipray.report.recoveries import load_recoveries
 from vipray.report.timeline import TIMELINE_FILE, read_timeline
 
 METRICS_FILE = "metrics.jsonl"
@@ -124,6 +125,7 @@ class RunData:
         config_text: the resolved configuration as YAML, or None.
         num_skipped_lines: lines of the metrics that were cut off while they were written.
         timeline: spans of all actors in order of their start; empty where none were recorded.
+        recoveries: what was lost and made good.
     """
 
     path: Path
@@ -133,6 +135,7 @@ class RunData:
     config_text: str | None
     num_skipped_lines: int
     timeline: tuple[TimelineSpan, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -161,6 +164,7 @@ def load_run(run_dir: Path) -> RunData:
         config_text=config_path.read_text(encoding="utf-8", errors="replace") if config_path.is_file() else None,
         num_skipped_lines=num_skipped_lines,
         timeline=read_timeline(run_dir / TIMELINE_FILE),
+        recoveries=load_recoveries(run_dir),
     )
 
 
