@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,6 @@ from actors.learner_group import is_checkpoint_due
 from actors.planner import Plan
 from actors.rollouts import RolloutBatch, RolloutLimits, RolloutMaker
 from actors.run_checkpoints import RunCheckpoints, restored_rollouts
-from actors.step_writer import StepWriter
 from actors.supervised import SupervisedActors, SupervisedOptions
 from actors.timeline_recorder import TimelineRecorder
 from vipray.config import (
@@ -61,6 +61,7 @@ from vipray.records import Allocation, Recovery, Span, TimelineSpan, Verdict
 from vipray.run_state import RunState
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics, staleness
 
+_MAX_LOSSES = 8  # of a step's rows, or of a version's weights
 _COVERS = 8  # stretches of work that are remembered: those of a few steps
 
 
@@ -181,7 +182,7 @@ class Controller(PoolListener):
         )
         self._pool, self._learner, self._planner = self._actors.pool, self._actors.learner, self._actors.planner
         self._pool.listeners += [self._timeline, self]
-        self._writer = StepWriter(self._actors.writer, observer.on_stage)
+        self._writer = self._actors.steps
         self._checkpoints = RunCheckpoints(
             options.checkpoint_dir.absolute(),
             options.checkpoints.keep_last,
@@ -217,36 +218,47 @@ class Controller(PoolListener):
         Raises:
             CheckpointError: all is done, but the last checkpoint could not be written.
         """
-        options, first = self._options, self._options.first_step
-        self._observer.on_stage("publishing the initial weights" if not first else f"publishing the weights of {first}")
-        watching = [asyncio.create_task(self._health.run()), asyncio.create_task(self._republish_loop())]
+        work = asyncio.create_task(self._run())
+        watching: list[asyncio.Task[None]] = [
+            asyncio.create_task(self._health.run()),
+            asyncio.create_task(self._republish_loop()),
+        ]
         try:
-            if options.base is not None:
-                taken = await self._learner.load(options.base)
-                self._observer.on_stage(f"the learner goes on from {options.base}, saved after {taken} steps")
-            await self._planner.start()
-            self._pool.publish(await self._learner.publish())
-            await self._pool.settled()
-            if options.last_sign_s is not None:
-                now_s = self._clock()
-                cause = f"the run goes on after {first} steps"
-                self._observer.on_recovery(Recovery("driver", "driver", cause, options.last_sign_s, now_s, now_s))
-            if not first:
-                await self._evaluate(0)
-            if not await self._train():
-                return False
-            await self._pool.settled()
-            await self._evaluate(options.steps)
-            await self._writer.written()
-            if options.checkpoints.every_steps and not await self._checkpoints.finish():
-                raise CheckpointError("the last checkpoint could not be written; the run itself is complete")
-            return True
+            await asyncio.wait([work, *watching], return_when=asyncio.FIRST_COMPLETED)
+            for watch in watching:
+                if watch.done():  # it never ends by itself: an error that nobody else would hear of
+                    raise _first(watch.exception() or RuntimeError("a watching task has ended"))
+            return work.result()
         finally:
-            for task in watching:
+            for task in (work, *watching):
                 task.cancel()
-            self._writer.close()
+            await asyncio.gather(work, *watching, return_exceptions=True)
             self._actors.close()
             self._observer.on_spans(self._timeline.flush())
+
+    async def _run(self) -> bool:
+        options, first = self._options, self._options.first_step
+        self._observer.on_stage("publishing the initial weights" if not first else f"publishing the weights of {first}")
+        if options.base is not None:
+            taken = await self._learner.load(options.base)
+            self._observer.on_stage(f"the learner goes on from {options.base}, saved after {taken} steps")
+        await self._planner.start()
+        self._pool.publish(await self._learner.publish())
+        await self._pool.settled()
+        if options.last_sign_s is not None:
+            now_s = self._clock()
+            cause = f"the run goes on after {first} steps"
+            self._observer.on_recovery(Recovery("driver", "driver", cause, options.last_sign_s, now_s, now_s))
+        if not first:
+            await self._evaluate(0)
+        if not await self._train():
+            return False
+        await self._pool.settled()
+        await self._evaluate(options.steps)
+        await self._writer.written()
+        if options.checkpoints.every_steps and not await self._checkpoints.finish():
+            raise CheckpointError("the last checkpoint could not be written; the run itself is complete")
+        return True
 
     def stop(self) -> bool:
         """Ask the run to end with a checkpoint; return False where it writes none and can be ended at once."""
@@ -315,16 +327,22 @@ class Controller(PoolListener):
             waited = self._clock()
             collected = await self._unless_stopped(self._batches.get())
             if collected is None:
-                await self._save(step, rollouts)
+                if self._checkpoints.step != step:  # else it was due, and is being written
+                    await self._save(step, rollouts)
                 await self._checkpoints.finish()
+                await self._writer.written()
                 return False
             planning, batch = collected.planning, collected.batch
             dispatched = self._clock()
             learner_metrics, busy_s, allocation, batch = await self._trained(planning.allocation, batch, rollouts)
             trained_at = self._clock()
+            del self._begun[step], self._untrained[step]
+            await self._writer.written()
+            if self._writer.lost_steps and checkpoints.every_steps:  # a new learner group could not repeat the step
+                await self._save(step + 1, rollouts)
+                await self._checkpoints.finish()
             self._pool.publish(await self._learner.publish())
             ended = self._clock()
-            del self._begun[step], self._untrained[step]
             self._covers = [*self._covers[-_COVERS:], Span(dispatched, ended)]
             self._timeline.add("learner", "train", Span(dispatched, trained_at), step=step)
             self._timeline.add("learner", "publish", Span(trained_at, ended), version=step + 1)
@@ -347,7 +365,7 @@ class Controller(PoolListener):
             }
             evidence = count_evidence(allocation.prompt_ids, batch.verdicts)
             self._observer.on_step(metrics, allocation_rows(allocation, *evidence, self._task_of))
-            if is_checkpoint_due(checkpoints, step + 1, steps) or (checkpoints.every_steps and self._needs_saving()):
+            if is_checkpoint_due(checkpoints, step + 1, steps) and self._checkpoints.step != step + 1:
                 saving_from = self._clock()
                 await self._save(step + 1, rollouts)
                 self._timeline.add("learner", "save", Span(saving_from, self._clock()), step=step)
@@ -360,11 +378,14 @@ class Controller(PoolListener):
         self, allocation: Allocation, batch: RolloutBatch, rollouts: RolloutMaker
     ) -> tuple[dict[str, float], float, Allocation, RolloutBatch]:
         """Train on a batch, with rows made again where they are lost; tell the predictor of it and have it written."""
-        step = allocation.step
+        step, is_told, remade = allocation.step, False, 0
 
         def observe() -> None:
-            # Not before training is under way: only the next plan needs it, and that waits for nothing else.
-            if not self._observation(step).done():
+            # Not before training is under way: only the next plan needs it, and that waits for nothing else. Once: the
+            # predictor has seen these outcomes, also those of rows that are lost after that and made again.
+            nonlocal is_told
+            if not is_told:
+                is_told = True
                 evidence = count_evidence(allocation.prompt_ids, batch.verdicts)
                 self._observation(step).set_result(self._planner.observe(allocation.prompt_ids, *evidence))
 
@@ -374,6 +395,9 @@ class Controller(PoolListener):
             try:
                 metrics, busy_s = await self._learner.train(allocation, batch.references, observe)
             except ObjectGoneError as error:
+                remade += 1
+                if remade > _MAX_LOSSES:
+                    raise ObjectGoneError(f"rows of step {step} were lost {remade} times: {error}") from error
                 lost_at_s = self._clock()
                 batch = await rollouts.remake(batch, step, self._expected(allocation.prompt_ids))
                 now_s, number = self._clock(), int(batch.metrics["rollouts/remade"])
@@ -407,17 +431,20 @@ class Controller(PoolListener):
         predictor = dict(await self._planner.state())
         state = RunState(step, sampler, lengths, predictor, tuple(plans))
         await self._checkpoints.save(state, [row for row, _ in done])
-        self._writer.lost_steps.clear()
-
-    def _needs_saving(self) -> bool:
-        """Whether a step is on no disk: a new learner group could not repeat it."""
-        return bool(self._writer.lost_steps)
+        self._writer.lost_steps.clear()  # all that a new learner group has to repeat is after this
 
     async def _republish_loop(self) -> None:
         """Publish again what was lost before every generator had it."""
+        losses: Counter[int] = Counter()
         while True:
             await self._weights_lost.wait()
             self._weights_lost.clear()
+            losses[self._learner.version] += 1
+            if losses[self._learner.version] > _MAX_LOSSES:
+                raise ObjectGoneError(
+                    f"the weights of version {self._learner.version} were lost {_MAX_LOSSES} times before every "
+                    "generator had them: is there room for them in the object stores?"
+                )
             lost_at_s = self._clock()
             publication = await self._learner.publish()
             self._pool.publish(publication)
@@ -486,9 +513,8 @@ class Controller(PoolListener):
         )
 
 
-def _first(errors: ExceptionGroup) -> Exception:
+def _first(error: BaseException) -> BaseException:
     """The first error of a group of groups: the others are its company or its consequence."""
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

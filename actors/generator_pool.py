@@ -146,7 +146,8 @@ class GeneratorPool:
         if not self.handles and not self._replacing:
             cause = "there was none" if self.last_error is None else summary_line(self.last_error)
             raise GeneratorsExhaustedError(
-                f"all generators are lost, {what}; the last one: {cause}"
+                f"all generators are lost, {what}; the last one: {cause}; supervision.generators.max_restarts and "
+                "window_s say how many are replaced"
             ) from self.last_error
 
     def publish(self, publication: Publication) -> None:
@@ -225,7 +226,7 @@ class GeneratorPool:
         if decision.action is RestartAction.RESTART:
             task = asyncio.create_task(self._bring_up(self._replacements, lost, replacement, decision.delay_s))
             self._replacing.add(task)
-            task.add_done_callback(self._replacing.discard)
+            task.add_done_callback(lambda task: self._replacing.discard(task))
             task.add_done_callback(self._raise_elsewhere)
         return decision.action is RestartAction.RESTART
 
@@ -240,8 +241,8 @@ class GeneratorPool:
             again = self._next_id()
             self._replaced[again] = self._replaced.pop(generator_id)
             self._begin_replacement(lost, again)
-            if not self.handles and len(self._replacing) == 1:  # this task alone is left
-                self._replacing.clear()
+            self._replacing = {task for task in self._replacing if task is not asyncio.current_task()}
+            if not self.handles and not self._replacing:
                 for listener in list(self.listeners):
                     listener.on_exhausted()
             return

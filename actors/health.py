@@ -43,17 +43,14 @@ class HealthMonitor:
         self._asked: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Ask until cancelled."""
-        try:
+        """Ask until cancelled. Raises, in a group, whatever an answer raises that is no loss."""
+        async with asyncio.TaskGroup() as asking:
             while True:
                 await asyncio.sleep(self._interval_s)
                 for actor in self._watched():
                     asked = self._asked.get(actor.name)
                     if asked is None or asked.done():
-                        self._asked[actor.name] = asyncio.create_task(self._ask(actor))
-        finally:
-            for task in self._asked.values():
-                task.cancel()
+                        self._asked[actor.name] = asking.create_task(self._ask(actor))
 
     async def _ask(self, actor: Watched) -> None:
         try:

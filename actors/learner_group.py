@@ -63,6 +63,9 @@ class LearnerGroup:
     ) -> None:
         self.ranks = ranks
         self.version = first_step  # training steps taken
+        self.is_whole = True  # False while a new group comes up
+        self._saving: tuple[Ranks, int, int, Mapping[str, Any]] | None = None
+        self._saved: set[int] = set()  # steps after which this run began a checkpoint
         self._lock = asyncio.Lock()  # one call at a time: two must not find the same loss
         self._start = start
         self._supervision = supervision
@@ -79,7 +82,13 @@ class LearnerGroup:
         Raises:
             RayTaskError: it is not complete, or of another model.
         """
-        return await self._loaded(self.ranks, folder)
+
+        async def call(ranks: Ranks) -> int:
+            return await self._loaded(ranks, folder)
+
+        async with self._lock:
+            step: int = await self._made(call)
+        return step
 
     async def train(
         self, allocation: Allocation, references: Sequence[Any], on_started: Callable[[], None]
@@ -134,12 +143,11 @@ class LearnerGroup:
         """
 
         async def call(ranks: Ranks) -> str | None:
-            calls = [rank.save.remote(str(self._root), step, keep_last, dict(facts)) for rank in ranks.handles]
-            what = f"the learner to copy its state after step {step}"
-            problems: list[str | None] = await wait_for(_all(calls), self._timeouts.step_s, what)
-            return next((problem for problem in problems if problem is not None), None)
+            self._saving = ranks, step, keep_last, facts
+            return await self._save(ranks, step, keep_last, facts)
 
         self._forget()
+        self._saved.add(step)
         async with self._lock:
             problem: str | None = await self._made(call)
         return problem
@@ -148,6 +156,10 @@ class LearnerGroup:
         """Wait for the last checkpoint to be complete; return a line where it could not be written."""
 
         async def call(ranks: Ranks) -> str | None:
+            if self._saving is not None and self._saving[0] is not ranks:  # those who wrote it are lost
+                _, step, keep_last, facts = self._saving
+                self._saving = ranks, step, keep_last, facts
+                await self._save(ranks, step, keep_last, facts)
             calls = [rank.finish_saving.remote() for rank in ranks.handles]
             problems: list[str | None] = await wait_for(
                 _all(calls), self._timeouts.step_s, "the last checkpoint to be complete"
@@ -157,6 +169,15 @@ class LearnerGroup:
         async with self._lock:
             problem: str | None = await self._made(call)
         return problem
+
+    async def _save(self, ranks: Ranks, step: int, keep_last: int, facts: Mapping[str, Any]) -> str | None:
+        """Have ranks begin to write, unless it is all there: those before them may have died just after that."""
+        if any(folder.name == f"step-{step:06d}" for folder in complete_checkpoints(self._root)):
+            return None
+        calls = [rank.save.remote(str(self._root), step, keep_last, dict(facts)) for rank in ranks.handles]
+        what = f"the learner to copy its state after step {step}"
+        problems: list[str | None] = await wait_for(_all(calls), self._timeouts.step_s, what)
+        return next((problem for problem in problems if problem is not None), None)
 
     async def _made(self, call: Callable[[Ranks], Awaitable[Any]]) -> Any:
         """Make a call; where a rank is lost, make it again at a new group."""
@@ -179,6 +200,7 @@ class LearnerGroup:
         lost_at_s = self._supervision.clock()
         cause = summary_line(error)
         self._discard()
+        self.is_whole = False
         while True:
             await self._supervision.next_restart("the learner group", error)
             try:
@@ -190,6 +212,7 @@ class LearnerGroup:
                     raise
                 self._discard()
                 error = next_error
+        self.is_whole = True
         now_s = self._supervision.clock()
         cause += f" (trained again on {num_replayed} steps)"
         self._supervision.report(Recovery("learner", "learner", cause, lost_at_s, now_s, now_s))
@@ -210,7 +233,7 @@ class LearnerGroup:
         """The newest checkpoint of this run, or what it began from, and the steps that were taken before it."""
         for folder in reversed(complete_checkpoints(self._root)):
             step = read_manifest(folder).step
-            if step > self._first_step:
+            if step in self._saved:
                 return folder, step
         return self._base, self._first_step
 

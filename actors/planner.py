@@ -28,7 +28,6 @@ from vipray.errors import WaitTimeoutError
 from vipray.records import Allocation, Prediction, Span
 
 _TIMEOUT_S = 300.0  # prediction and allocation take milliseconds; a GPU's first kernels take seconds
-_PROBE_S = 5.0
 _CALLS_BETWEEN_STATES = 64
 
 
@@ -49,6 +48,7 @@ class Plan:
     step: int
     prediction: _Call
     allocation: Any
+    result: tuple[Allocation, Prediction] | None = None
 
 
 class Planner:
@@ -66,6 +66,7 @@ class Planner:
         predictor.restore = self.restore
         self._state = state
         self._log: list[_Call] = []
+        self._forgotten = 0  # calls that were in the log before, and are in the state
         self._copying: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
@@ -75,7 +76,9 @@ class Planner:
             RayError: the state is of other prompts or of another kind of predictor.
         """
         if self._state is not None:
-            await wait_for(self._predictor.handle.load_state.remote(self._state), _TIMEOUT_S, "the predictor's state")
+            await self._predictor.call(
+                lambda predictor: predictor.load_state.remote(self._state), _TIMEOUT_S, "the predictor's state"
+            )
 
     def observe(self, prompt_ids: Sequence[str], successes: IntArray, trials: IntArray) -> _Call:
         """Tell the predictor of a step's outcomes; return the call, for `observed`."""
@@ -88,13 +91,13 @@ class Planner:
 
     async def finished(self, plan: Plan) -> tuple[Allocation, Prediction]:
         """Wait for a step's plan, whoever has to be replaced for it."""
-        while True:
+        while plan.result is None:
             try:
                 allocation = await wait_for(plan.allocation, _TIMEOUT_S, f"the allocation of step {plan.step}")
                 prediction = await wait_for(
                     plan.prediction.reference, _TIMEOUT_S, f"the prediction of step {plan.step}"
                 )
-                break
+                plan.result = allocation, prediction
             except (RayError, WaitTimeoutError) as error:
                 if fault_of(error) is Fault.RAISED:
                     raise
@@ -102,24 +105,26 @@ class Planner:
         plan.prediction.is_answered = True
         if len(self._log) >= _CALLS_BETWEEN_STATES and (self._copying is None or self._copying.done()):
             self._copying = asyncio.create_task(self.state())
-        return allocation, prediction
+        return plan.result
 
     async def observed(self, call: _Call) -> Span:
         """When the predictor worked on an observation."""
         while True:
+            holder, reference = self._predictor.handle, call.reference
             try:
-                span: Span = await wait_for(call.reference, _TIMEOUT_S, "the predictor's observation")
+                span: Span = await wait_for(reference, _TIMEOUT_S, "the predictor's observation")
                 return span
             except (RayError, WaitTimeoutError) as error:
                 if fault_of(error) is Fault.RAISED:
                     raise
-                self._predictor.lose(self._predictor.handle, error)
+                if reference is call.reference:  # else a new predictor has been asked meanwhile
+                    self._predictor.lose(holder, error)
                 await self._predictor.holder()
 
     async def state(self) -> Mapping[str, Any]:
         """The predictor's state after all that was observed by now."""
         while True:
-            holder, known = await self._predictor.holder(), len(self._log)
+            holder, known = await self._predictor.holder(), self._forgotten + len(self._log)
             try:
                 state: Mapping[str, Any] = await wait_for(holder.state.remote(), _TIMEOUT_S, "the predictor's state")
                 break
@@ -127,9 +132,12 @@ class Planner:
                 if fault_of(error) is Fault.RAISED:
                     raise
                 self._predictor.lose(holder, error)
-        has_it_all = all(call.changes_state or call.is_answered for call in self._log[:known])
-        if holder is self._predictor.handle and has_it_all:  # else a prediction may have to be made from before it
-            self._state, self._log = state, self._log[known:]
+        in_state = self._log[: max(0, known - self._forgotten)]
+        # Else a prediction may have to be made from before it, or another predictor is about to get what is here.
+        is_usable = all(call.changes_state or call.is_answered for call in in_state)
+        if is_usable and in_state and self._predictor.is_held and holder is self._predictor.handle:
+            self._log = self._log[len(in_state) :]
+            self._forgotten, self._state = known, state
         return state
 
     async def restore(self, handle: Any) -> None:
@@ -155,9 +163,10 @@ class Planner:
 
     async def _recover(self, plan: Plan, error: BaseException) -> None:
         """Find out who failed, see to a replacement, and ask for the allocation again."""
-        holder = self._predictor.handle
-        if not await _is_there(plan.prediction.reference):
-            self._predictor.lose(holder, error)
+        holder, reference = self._predictor.handle, plan.prediction.reference
+        if not await _is_there(reference):
+            if reference is plan.prediction.reference:  # else a new predictor has been asked meanwhile
+                self._predictor.lose(holder, error)
         elif fault_of(error) is Fault.ACTOR_LOST:
             self._allocator.lose(self._allocator.handle, error)
         await self._predictor.holder()
@@ -167,7 +176,7 @@ class Planner:
 
 async def _is_there(reference: Any) -> bool:
     try:
-        await wait_for(reference, _PROBE_S, "a prediction")
+        await wait_for(reference, _TIMEOUT_S, "a prediction")
     except (RayError, WaitTimeoutError):
         return False
     return True

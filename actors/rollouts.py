@@ -154,9 +154,7 @@ class RolloutMaker(PoolListener):
                 self._take_in(verdict.rollout_id, scored, verdict)
         self._settle(step)
         self._pump()
-        self.on_exhausted()
-        if self._failure is not None:
-            self.on_failed(self._failure)
+        self._fail_early()
 
     async def remake(self, batch: RolloutBatch, step: int, expected_tokens: Mapping[str, float]) -> RolloutBatch:
         """Make those rollouts of a closed batch again whose rows are nowhere any more; return the whole batch."""
@@ -165,11 +163,12 @@ class RolloutMaker(PoolListener):
         kept = [pair for pair, is_there in zip(pairs, are_there, strict=True) if is_there]
         lost = [verdict.rollout_id for (_, verdict), is_there in zip(pairs, are_there, strict=True) if not is_there]
         if not lost:
-            raise ObjectGoneError(f"the batch of step {step} could not be read, and yet all of its rows are there")
+            return replace(batch, metrics={**batch.metrics, "rollouts/remade": 0.0})
         _log.warning("%d verified rollouts of step %d are lost and made again", len(lost), step)
         self._dispatcher.reopen(step, lost, expected_tokens)
         self._steps[step] = _OpenStep(lost)
         self._pump()
+        self._fail_early()
         made = await self.finished(step)
         again = [*kept, *zip(made.references, made.verdicts, strict=True)]
         place = {verdict.rollout_id: index for index, verdict in enumerate(batch.verdicts)}
@@ -257,6 +256,12 @@ class RolloutMaker(PoolListener):
             self._pool.require(f"{len(unfinished)} of {total} rollouts are still to be made")
         except GeneratorsExhaustedError as error:
             self.on_failed(error)
+
+    def _fail_early(self) -> None:
+        """Wake whoever waits for a step that nobody will make."""
+        self.on_exhausted()
+        if self._failure is not None:
+            self.on_failed(self._failure)
 
     def _pump(self) -> None:
         """Start whatever there is room for."""

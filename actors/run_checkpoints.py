@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 from ray.exceptions import RayError
 
+from actors.faults import Fault, fault_of
 from actors.learner_group import LearnerGroup
 from actors.seat import Seat
-from vipray.checkpoints import begin
+from vipray.checkpoints import RUN_FOLDER, begin
 from vipray.errors import summary_line
 from vipray.records import ROLLOUT_SCHEMA, Outcome, RolloutId, Span, Verdict
-from vipray.run_state import RUN_FOLDER, RunState
+from vipray.run_state import RunState
 
 _WRITING_TIMEOUT_S = 300.0
 
@@ -51,6 +52,8 @@ class RunCheckpoints:
         self._learner = learner
         self._writer = writer
         self._say = say
+        self.step: int | None = None  # of the last checkpoint that was begun
+        self._is_good = True
 
     async def save(self, state: RunState, rows: Sequence[Any]) -> None:
         """Begin a checkpoint; it is complete some time after this returns, or when `finish` does.
@@ -59,6 +62,7 @@ class RunCheckpoints:
             state: of the driver, without rollouts.
             rows: references to the verified rollouts of `state.plans`.
         """
+        self.step, self._is_good = state.step, True
         try:
             folder = begin(self._root, state.step) / RUN_FOLDER
             folder.mkdir()
@@ -70,15 +74,17 @@ class RunCheckpoints:
         try:
             await self._write_rows(path, rows)
         except RayError as error:
-            self._say_failed(state.step, error)
-            return
+            if fault_of(error) is not Fault.OBJECT_LOST:
+                self._say_failed(state.step, error)
+                return
+            await self._write_rows(path, [])  # they are made again if the run goes on from here
         self._say_problem(await self._learner.save(state.step, self._keep_last, self._facts))
 
     async def finish(self) -> bool:
         """Wait until the last checkpoint is complete; return whether it is."""
         problem = await self._learner.finish_saving()
         self._say_problem(problem)
-        return problem is None
+        return problem is None and self._is_good
 
     async def _write_rows(self, path: str, rows: Sequence[Any]) -> None:
         await self._writer.call(
@@ -86,6 +92,7 @@ class RunCheckpoints:
         )
 
     def _say_failed(self, step: int, error: Exception) -> None:
+        self._is_good = False
         self._say_problem(f"the checkpoint of step {step} could not be written below {self._root}: {error}")
 
     def _say_problem(self, problem: str | None) -> None:

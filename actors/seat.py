@@ -92,6 +92,11 @@ class Seat:
         """Whether there is a holder that nobody has found dead."""
         return self._replacing is None
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether there will be no holder any more."""
+        return self._replacing is not None and self._replacing.done()
+
     async def holder(self) -> Any:
         """The holder, once there is one. Raises `ActorLostError` where there will be none."""
         while self._replacing is not None:

@@ -98,16 +98,18 @@ class Spawner:
             for _ in range(config.ranks)
         ]
         timeout_s = self._config.ray.actor_start_timeout_s
+        is_ready = False
         try:
             host, port = await wait_for(ranks[0].address.remote(), timeout_s, "the first learner rank to be placed")
             setups = [rank.setup.remote(index, len(ranks), host, port) for index, rank in enumerate(ranks)]
             waits = [wait_for(setup, timeout_s, f"learner rank {index}") for index, setup in enumerate(setups)]
             # The first that fails is the cause, not the last to notice.
             num_chunks, summary = (await asyncio.gather(*waits))[0]
-        except (RayError, WaitTimeoutError):
-            for rank in ranks:
-                discard(rank)
-            raise
+            is_ready = True
+        finally:  # also where somebody waits no longer: they hold what others need
+            if not is_ready:
+                for rank in ranks:
+                    discard(rank)
         return Ranks(tuple(ranks), num_chunks, summary)
 
     def _start(self, cls: type, *args: Any, threads: int = 1, env: dict[str, str] | None = None, **options: Any) -> Any:

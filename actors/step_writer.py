@@ -1,4 +1,4 @@
-"""Has batches written behind the training on them, one at a time."""
+"""Has batches written behind the training on them, one at a time, and reads them back for a new learner group."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from actors.faults import Fault, fault_of
 from actors.rollouts import RolloutBatch
 from actors.seat import Seat
-from vipray.errors import summary_line
-from vipray.records import set_aside_row
+from vipray.errors import ObjectGoneError, summary_line
+from vipray.records import Allocation, set_aside_row
 
 _TIMEOUT_S = 300.0
+_ROLLOUTS = "rollouts"
 
 
 class StepWriter:
@@ -56,8 +57,32 @@ class StepWriter:
         except RayError as error:
             if fault_of(error) is not Fault.OBJECT_LOST:
                 raise
-            self.lost_steps.add(step)
+            if kind == _ROLLOUTS:
+                self.lost_steps.add(step)
             self._say(f"error: the {kind} of step {step} were lost before they were on disk: {summary_line(error)}")
+
+    async def read(self, allocation: Allocation) -> Any:
+        """Read a training step's rollouts back, in the order in which they were trained on.
+
+        Raises:
+            ObjectGoneError: they were lost before they were on disk.
+        """
+        step = allocation.step
+        if self._writing is not None and self._writing[:2] == (_ROLLOUTS, step):
+            await asyncio.wait([self._writing[2]])
+        try:
+            return await self._writer.call(
+                lambda writer: writer.read.remote(step, allocation.rollout_ids()),
+                _TIMEOUT_S,
+                f"the rollouts of step {step} to be read back",
+            )
+        except RayTaskError as error:
+            if isinstance(error.cause, OSError | KeyError):
+                raise ObjectGoneError(
+                    f"a new learner group cannot repeat step {step}, whose rollouts are not on disk "
+                    f"({summary_line(error)}); checkpoints.every_steps says how much has to be repeated"
+                ) from error
+            raise
 
     def close(self) -> None:
         """Give up what is under way."""

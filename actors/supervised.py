@@ -15,6 +15,7 @@ from actors.health import Watched
 from actors.learner_group import LearnerGroup, LearnerTimeouts
 from actors.planner import Planner
 from actors.seat import Seat, Supervision
+from actors.step_writer import StepWriter
 from actors.verifiers import Verifiers
 from vipray.config import (
     GeneratorConfig,
@@ -26,11 +27,10 @@ from vipray.config import (
 )
 from vipray.dispatch.restarts import RestartPolicy
 from vipray.errors import summary_line
-from vipray.records import Allocation, Recovery
+from vipray.records import Recovery
 from vipray.run_state import RunState
 
 _log = logging.getLogger(__name__)
-_READING_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ class SupervisedActors:
         self.writer = Seat(
             "rollout writer", actors.writer, actors.start.writer, supervision("writer", "planners", rules.planners)
         )
+        self.steps = StepWriter(self.writer, say)
         self.planner = Planner(
             self._predictor, self._allocator, None if options.state is None else options.state.predictor
         )
@@ -130,7 +131,7 @@ class SupervisedActors:
             checkpoint_root=options.checkpoint_dir.absolute(),
             base=options.base,
             first_step=options.first_step,
-            read_batch=self._read_batch,
+            read_batch=self.steps.read,
         )
 
     def watched(self) -> Iterator[Watched]:
@@ -140,11 +141,12 @@ class SupervisedActors:
         for seat in (self._predictor, self._allocator, self.writer, *self.verifiers.seats):
             if seat.is_held:
                 yield Watched(seat.name, seat.handle, functools.partial(seat.lose, seat.handle))
-        for number, rank in enumerate(self.learner.ranks.handles):
+        for number, rank in enumerate(self.learner.ranks.handles if self.learner.is_whole else ()):
             yield Watched(f"learner rank {number}", rank, functools.partial(self._lose_rank, rank))
 
     def close(self) -> None:
         """Stop whatever is under way for those that are lost."""
+        self.steps.close()
         self.pool.close()
         self.planner.close()
         self.verifiers.close()
@@ -155,11 +157,3 @@ class SupervisedActors:
         """End a rank: the call that it is at, or the next one, fails, and the group is built anew."""
         _log.warning("a learner rank is lost: %s", summary_line(error))
         self._discard(rank)
-
-    async def _read_batch(self, allocation: Allocation) -> Any:
-        """Read a step's rollouts back, in the order in which they were trained on."""
-        return await self.writer.call(
-            lambda writer: writer.read.remote(allocation.step, allocation.rollout_ids()),
-            _READING_TIMEOUT_S,
-            f"the rollouts of step {allocation.step} to be read back",
-        )

@@ -19,6 +19,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def _train(
         status = asyncio.run(_run(config, prompts, start, loss_interval_s, observer))
     except (VipRayError, ray.exceptions.RayError, OSError) as error:
         details = log.folder / "error.txt"
-        details.write_text(traceback.format_exc())
+        with suppress(OSError):  # such as a full disk, which may be what went wrong
+            details.write_text(traceback.format_exc())
         hint = f"; go on with: {again}" if complete_checkpoints(config.checkpoint_dir) else ""
         raise VipRayError(f"{summary_line(error)}; the whole traceback is in {details}{hint}") from error
     finally:

@@ -25,7 +25,7 @@ def manifest(step, **run):
 
 
 def make(root, step, keep_last=9):
-    begin(root, step)
+    (begin(root, step) / "run").mkdir()
     return complete(root, manifest(step, rows=step), keep_last)
 
 
@@ -165,3 +165,15 @@ def test_the_manifest_is_on_disk_before_the_folder_has_its_name(tmp_path, monkey
     at = events.index("rename")
     assert set(events[:at]) == {"checkpoint.json", "run", "state", ".step-000001.partial"}
     assert events[at - 1] == ".step-000001.partial" and events[at + 1 :] == ["checkpoints"]
+
+
+def test_what_has_lost_the_drivers_part_is_neither_named_nor_found(tmp_path):
+    make(tmp_path, 1)
+    begin(tmp_path, 2)
+    with pytest.raises(FileNotFoundError, match="no folder run"):
+        complete(tmp_path, manifest(2, rows=2), keep_last=1)
+    assert names(tmp_path) == [".step-000002.partial", "step-000001"]
+    (make(tmp_path, 3) / "run").rmdir()
+    newest, skipped = find_newest(tmp_path)
+    assert newest == tmp_path / "step-000001"
+    assert skipped == ["step-000003: the folder run is missing"]

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d{6,})")
 _PARTIAL = re.compile(r"\.step-(\d{6,})\.partial")
 _MANIFEST = "checkpoint.json"
+RUN_FOLDER = "run"  # what the driver writes
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ def complete(root: Path, manifest: CheckpointManifest, keep_last: int) -> Path:
     partial, folder = partial_folder(root, manifest.step), root / f"step-{manifest.step:06d}"
     if folder.exists():
         raise FileExistsError(f"{folder} is there already")
+    if manifest.run and not (partial / RUN_FOLDER).is_dir():
+        raise FileNotFoundError(f"{partial} has no folder {RUN_FOLDER}, the driver's part")
     (partial / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n")
     for path in [*partial.rglob("*"), partial]:
         _sync(path)
@@ -160,7 +163,10 @@ def _problem(folder: Path, step: int) -> str | None:
         manifest = _read(folder)
     except (OSError, ValueError, TypeError) as error:
         return f"{_MANIFEST} cannot be read ({type(error).__name__})"
-    return None if manifest.step == step else f"{_MANIFEST} is of step {manifest.step}"
+    if manifest.step != step:
+        return f"{_MANIFEST} is of step {manifest.step}"
+    is_whole = not manifest.run or (folder / RUN_FOLDER).is_dir()
+    return None if is_whole else f"the folder {RUN_FOLDER} is missing"
 
 
 def _folders(root: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:

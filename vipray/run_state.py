@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vipray.checkpoints import RUN_FOLDER
 from vipray.errors import ConfigError
 from vipray.records import ROLLOUT_SCHEMA, Allocation, RolloutId, Span
 from vipray.state_files import read_state, whole_file, write_state
 
 STATE_VERSION = 1
-RUN_FOLDER = "run"  # in a checkpoint
 _ROLLOUTS = "rollouts.parquet"
 
 

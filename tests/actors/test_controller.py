@@ -494,7 +494,7 @@ async def test_a_rollout_that_makes_engine_after_engine_fail_is_set_aside_and_th
             return await super().generate(rollout_id, prompt_token_ids)
 
     spare = [Poisoned(SCRIPT) for _ in range(19)]
-    setup = await Setup([Poisoned(SCRIPT)], max_restarts=19, replacements=spare).run()
+    setup = await Setup([Poisoned(SCRIPT)], max_restarts=19, backoff_s=0.0, replacements=spare).run()
     assert len(setup.discarded) <= 12  # three for each of them, at most
     allocation, rows = setup.learner.batches[1]
     poisoned = {rollout_id for rollout_id in allocation.dropped}

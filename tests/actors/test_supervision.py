@@ -23,7 +23,7 @@ from tests.actors.test_controller import (
     new_predictor,
 )
 from vipray.checkpoints import CheckpointManifest, complete, find_newest
-from vipray.errors import ActorLostError, LearnerGroupError, WaitTimeoutError
+from vipray.errors import ActorLostError, CheckpointError, LearnerGroupError, WaitTimeoutError
 from vipray.inference.scripted_engine import Script, ScriptedEngine
 from vipray.run_state import RunState
 
@@ -245,7 +245,9 @@ async def test_a_run_that_is_stopped_goes_on_with_the_same_batches(max_staleness
 
 async def test_a_checkpoint_that_cannot_be_written_costs_nothing_but_itself(tmp_path):
     (tmp_path / "file").write_text("")
-    setup = await Setup(steps=4, checkpoint_every=2, checkpoint_dir=tmp_path / "file").run()
+    setup = Setup(steps=4, checkpoint_every=2, checkpoint_dir=tmp_path / "file")
+    with pytest.raises(CheckpointError, match="the run itself is complete"):
+        await setup.run()
     assert_batches_are_exact(setup, 4)
     said = [text for text in setup.recorder.stages if text.startswith("error:")]
     assert len(said) == 2 and "step 2 could not be written" in said[0] and "training goes on" in said[0]
