@@ -28,9 +28,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from actors.evaluation import evaluate, evaluation_rows
 from actors.generator_pool import PoolListener
@@ -40,98 +39,20 @@ from actors.learner_group import is_checkpoint_due
 from actors.planner import Plan
 from actors.rollouts import RolloutBatch, RolloutLimits, RolloutMaker
 from actors.run_checkpoints import RunCheckpoints, restored_rollouts
-from actors.supervised import SupervisedActors, SupervisedOptions
+from actors.run_options import ControllerOptions, RunObserver
+from actors.supervised import SupervisedActors
 from actors.timeline_recorder import TimelineRecorder
-from vipray.config import (
-    CheckpointConfig,
-    EvaluationConfig,
-    GeneratorConfig,
-    LearnerConfig,
-    PipelineConfig,
-    SupervisionConfig,
-    VerifierConfig,
-    WeightsConfig,
-)
 from vipray.data.sampler import PromptSampler
 from vipray.dispatch.dispatcher import Dispatcher
 from vipray.dispatch.lengths import LengthModel
 from vipray.dispatch.staleness import StalenessPolicy
 from vipray.errors import CheckpointError, ObjectGoneError
-from vipray.records import Allocation, Recovery, Span, TimelineSpan, Verdict
+from vipray.records import Allocation, Recovery, Span, Verdict
 from vipray.run_state import RunState
 from vipray.step_metrics import Planning, allocation_rows, count_evidence, reward_metrics, staleness
 
 _MAX_LOSSES = 8  # of a step's rows, or of a version's weights
 _COVERS = 8  # stretches of work that are remembered: those of a few steps
-
-
-class RunObserver(Protocol):
-    """Who is told what happens: the log, the terminal."""
-
-    def on_stage(self, text: str) -> None:
-        """Something begins that takes a while."""
-
-    def on_step(self, metrics: Mapping[str, float], allocation_rows: list[dict[str, Any]]) -> None:
-        """A step is complete."""
-
-    def on_spans(self, spans: list[TimelineSpan]) -> None:
-        """Actors were at work."""
-
-    def on_evaluation(self, rows: list[dict[str, Any]]) -> None:
-        """An evaluation is complete; one row a prompt (`EVALUATION_SCHEMA`)."""
-
-    def on_recovery(self, recovery: Recovery) -> None:
-        """A loss was made good."""
-
-
-@dataclass(frozen=True)
-class ControllerOptions:
-    """The parts of the configuration that the controller acts on, and where a run goes on from.
-
-    Attributes:
-        facts: of the run, for the manifests of its checkpoints.
-        base: checkpoint to go on from, or to begin with; None: the model itself.
-        state: of the driver at that checkpoint, where the run goes on.
-        actor_start_timeout_s: longest wait for a replacement of an actor other than a generator.
-        last_sign_s: when the run that this one goes on with gave its last sign; None: it is the first.
-    """
-
-    steps: int
-    max_completion_tokens: int
-    generators: GeneratorConfig
-    verifiers: VerifierConfig
-    learner: LearnerConfig
-    pipeline: PipelineConfig
-    weights: WeightsConfig
-    supervision: SupervisionConfig
-    checkpoints: CheckpointConfig
-    checkpoint_dir: Path
-    evaluation: EvaluationConfig
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    base: Path | None = None
-    state: RunState | None = None
-    actor_start_timeout_s: float = 300.0
-    last_sign_s: float | None = None
-
-    @property
-    def first_step(self) -> int:
-        """Training steps that were taken before this run."""
-        return 0 if self.state is None else self.state.step
-
-    def supervised(self) -> SupervisedOptions:
-        """The part for those who watch over the actors."""
-        return SupervisedOptions(
-            generators=self.generators,
-            verifiers=self.verifiers,
-            learner=self.learner,
-            weights=self.weights,
-            supervision=self.supervision,
-            checkpoint_dir=self.checkpoint_dir,
-            actor_start_timeout_s=self.actor_start_timeout_s,
-            first_step=self.first_step,
-            base=self.base,
-            state=self.state,
-        )
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,8 @@ async def _run(
     config: Config, prompts: PromptSet, start: Start, loss_interval_s: float | None, observer: TrainingObserver
 ) -> int:
     """Spawn, train and end; return 0, or the status of the signal that stopped the run."""
-    from actors.controller import Controller, ControllerOptions
+    from actors.controller import Controller
+    from actors.run_options import ControllerOptions
     from actors.spawn import Spawner, cancel, discard, end, lost_reference, spawn
 
     signals = _Signals(config.checkpoints.grace_s)

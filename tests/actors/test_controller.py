@@ -11,10 +11,11 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from actors.allocator import AllocatorActor
-from actors.controller import Controller, ControllerOptions
+from actors.controller import Controller
 from actors.generator import GeneratorActor
 from actors.handles import Actors, Ranks
 from actors.predictor import PredictorActor
+from actors.run_options import ControllerOptions
 from actors.verifier import VerifierActor
 from actors.waiting import wait_for
 from tests.actors.fakes import EqualityVerifier, FakeLearner, FakeWriter, LocalHandle

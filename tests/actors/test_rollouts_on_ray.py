@@ -133,5 +133,6 @@ async def test_a_killed_generator_is_replaced_by_a_new_actor(local_ray):
     (recovery,) = recovered
     assert (recovery.kind, recovery.actor) == ("generator", "generator-0")
     assert recovery.num_reissued == made["generator-1"]
+    assert recovery.serving_at_s is not None
     assert recovery.lost_at_s <= recovery.reissued_at_s < recovery.serving_at_s
     ray.kill(pool.handles["generator-1"])

@@ -229,6 +229,7 @@ async def test_a_run_that_is_stopped_goes_on_with_the_same_batches(max_staleness
     assert await first.controller.run() is False
     await stopping
     folder, _ = find_newest(tmp_path)
+    assert folder is not None
     step = json.loads((folder / "checkpoint.json").read_text())["step"]
     state, warnings = RunState.read(folder / "run", step)
     assert warnings == [] and 4 <= step < 8

@@ -111,9 +111,9 @@ async def test_on_ray_a_hung_answer_is_a_timeout_and_a_killed_actor_leaves_no_wo
     os.environ["RAY_AUTH_MODE"] = "disabled"
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
     try:
-        handle: Any = (
-            ray.remote(concurrency_groups={"health": 1})(VerifierActor).options(num_cpus=0).remote(_pool, PROMPTS.table)
-        )
+        remote: Any = ray.remote
+        actor = remote(concurrency_groups={"health": 1})(VerifierActor)
+        handle = actor.options(num_cpus=0).remote(_pool, PROMPTS.table)
         await asyncio.wait_for(handle.ready.remote(), 60)
         asked = [handle.score.remote(rollout(text, k)) for k, text in enumerate(["power", "80", "80"])]
         verdicts = [verdict for _, verdict in await asyncio.wait_for(asyncio.gather(*asked), 60)]
