@@ -26,12 +26,13 @@ from actors.faults import Fault, fault_of
 from actors.generator_pool import GeneratorPool, PoolListener
 from actors.verifiers import Verifiers
 from actors.waiting import wait_for
+from vipray.dispatch.deadlines import WorkDeadlines
 from vipray.dispatch.dispatcher import Dispatcher
-from vipray.dispatch.silence import SilenceDeadline
 from vipray.dispatch.staleness import StalenessAction
 from vipray.errors import (
     EngineLostError,
     GeneratorsExhaustedError,
+    LeaseExpiredError,
     ObjectGoneError,
     RolloutAbortedError,
     WaitTimeoutError,
@@ -121,7 +122,7 @@ class RolloutMaker(PoolListener):
         self._cancel = cancel
         self._clock = clock
         self._verifiers = verifiers
-        self._silence = SilenceDeadline(limits.rollout_s)
+        self._deadlines = WorkDeadlines(limits.rollout_s)
         self._steps: dict[int, _OpenStep] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[RolloutId, Any] = {}
@@ -227,7 +228,7 @@ class RolloutMaker(PoolListener):
 
     def on_confirmed(self, generator_id: str, version: int, span: Span) -> None:
         """A generator may start what its new version allows."""
-        self._silence.observe_pause(span.duration_s)
+        self._deadlines.observe_pause(span.duration_s)
         self._dispatcher.confirm(generator_id, version)
         self._pump()
 
@@ -305,7 +306,7 @@ class RolloutMaker(PoolListener):
             if self._calls.get(rollout_id) is row:  # else another generator makes it by now
                 del self._calls[rollout_id]
         self._record_made(receipt)
-        self._silence.observe(receipt.span.duration_s, receipt.num_tokens)
+        self._deadlines.observe(receipt.span.duration_s, receipt.num_tokens)
         self._dispatcher.release(rollout_id, generator_id)
         self._pump()
         try:
@@ -320,7 +321,9 @@ class RolloutMaker(PoolListener):
     def _on_unmade(self, rollout_id: RolloutId, generator_id: str, error: RayError | WaitTimeoutError) -> None:
         """See to a rollout that its generator has not made."""
         cause = error.cause if isinstance(error, RayTaskError) else None
-        if isinstance(cause, RolloutAbortedError):
+        if isinstance(error, LeaseExpiredError):
+            _log.warning("%s is made again: %s", rollout_id, error)
+        if isinstance(cause, RolloutAbortedError) or isinstance(error, LeaseExpiredError):
             self._dispatcher.reissue(rollout_id, generator_id)
             self._pump()
             return
@@ -332,16 +335,27 @@ class RolloutMaker(PoolListener):
         self._pool.lose(generator_id, error, is_innocent=is_about_rollout)
 
     async def _receipt(self, reference: Any, generator_id: str) -> RolloutReceipt:
-        """Wait for a generator as long as it gives any sign: its rollouts queue in its engine."""
+        """Wait for a generator as long as it gives any sign, and no longer than any rollout takes.
+
+        Raises:
+            WaitTimeoutError: it says nothing at all.
+            LeaseExpiredError: it makes others, and has had this one for too long.
+        """
+        issued_at = time.monotonic()
         task = asyncio.ensure_future(wait_for(reference, float("inf"), "a rollout"))
         try:
             while not task.done():
-                silence_s = time.monotonic() - self._heard[generator_id]
-                deadline_s = self._silence.seconds(self._limits.max_tokens)
-                if silence_s >= deadline_s:
-                    what = f"a rollout of generator {generator_id}"
+                now, what = time.monotonic(), f"a rollout of generator {generator_id}"
+                deadline_s = self._deadlines.silence_s(self._limits.max_tokens)
+                silence_left_s = self._heard[generator_id] + deadline_s - now
+                if silence_left_s <= 0:
                     raise WaitTimeoutError(f"waited {deadline_s:g} s for {what} without an answer")
-                await asyncio.wait([task], timeout=deadline_s - silence_s)
+                lease_s = self._deadlines.lease_s(self._limits.max_tokens)
+                lease_left_s = issued_at + lease_s - now
+                if lease_left_s <= 0:
+                    self._cancel(reference)
+                    raise LeaseExpiredError(f"waited {lease_s:g} s for {what}, which makes others meanwhile")
+                await asyncio.wait([task], timeout=min(silence_left_s, lease_left_s))
             self._heard[generator_id] = time.monotonic()
             receipt: RolloutReceipt = task.result()
             return receipt

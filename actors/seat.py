@@ -70,7 +70,8 @@ class Seat:
         start: makes the next one.
         supervision: how losses are made good.
 
-    `restore` brings a new holder to the state of the lost one, where that has any.
+    `restore` brings a new holder to the state of the lost one, where that has any. `has_deputy` says whether somebody
+    else takes over what a lost holder had, until there is a new one.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Seat:
     ) -> None:
         self.name = name
         self.restore: Callable[[Any], Awaitable[None]] | None = None
+        self.has_deputy: Callable[[], bool] = lambda: False
         self.handle = handle  # may be dead: calls then give references that fail
         self._start = start
         self._supervision = supervision
@@ -140,6 +142,7 @@ class Seat:
     async def _replace(self, error: BaseException) -> None:
         supervision = self._supervision
         lost_at_s = supervision.clock()
+        reissued_at_s = lost_at_s if self.has_deputy() else None
         while True:
             await supervision.next_restart(self.name, error)
             handle = self._start()
@@ -155,7 +158,8 @@ class Seat:
         self.handle = handle
         self._replacing = None
         now_s = supervision.clock()
-        supervision.report(Recovery(supervision.kind, self.name, summary_line(error), lost_at_s, now_s, now_s))
+        cause, reissued_at_s = summary_line(error), now_s if reissued_at_s is None else reissued_at_s
+        supervision.report(Recovery(supervision.kind, self.name, cause, lost_at_s, reissued_at_s, now_s))
 
 
 def _retrieved(task: asyncio.Task[None]) -> None:

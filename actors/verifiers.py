@@ -38,6 +38,8 @@ class Verifiers:
         self._slots = {seat.name: asyncio.Semaphore(VERDICTS_AT_ONCE) for seat in seats}
         self._alone = asyncio.Lock()  # two suspects must not each wait for what the other has
         self._turn = 0
+        for seat in seats:  # what one had is scored by another at once
+            seat.has_deputy = self._is_any_held
 
     async def score(self, row: Any) -> tuple[Any, Verdict]:
         """Have a rollout scored; return references to the scored rollout and its verdict.
@@ -80,7 +82,7 @@ class Verifiers:
         while True:
             seat = self._next()
             async with self._taken(seat, is_alone=is_alone):
-                if not seat.is_held and any(other.is_held for other in self.seats):
+                if not seat.is_held and self._is_any_held():
                     continue  # it was lost while others waited for it
                 try:
                     holder = await seat.holder()
@@ -116,6 +118,9 @@ class Verifiers:
         if fault is Fault.OBJECT_LOST:
             raise ObjectGoneError(f"a rollout is lost: {summary_line(error)}") from error
         seat.lose(holder, error)
+
+    def _is_any_held(self) -> bool:
+        return any(seat.is_held for seat in self.seats)
 
     def _next(self) -> Seat:
         """The next verifier in turn that is there; else one that is to come; else any."""

@@ -30,6 +30,10 @@ class ObjectGoneError(VipRayError):
     """An object of the object store is nowhere any more, such as a rollout that was on a node that died."""
 
 
+class LeaseExpiredError(WaitTimeoutError):
+    """A generator that makes others has had a rollout for longer than any takes."""
+
+
 class GeneratorsExhaustedError(VipRayError):
     """No generator is left to make the rollouts that are still missing."""
 

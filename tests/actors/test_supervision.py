@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from tests.actors.test_controller import (
     new_predictor,
 )
 from vipray.checkpoints import CheckpointManifest, complete, find_newest
+from vipray.dispatch.deadlines import WorkDeadlines
 from vipray.errors import ActorLostError, CheckpointError, LearnerGroupError, WaitTimeoutError
 from vipray.inference.scripted_engine import Script, ScriptedEngine
 from vipray.run_state import RunState
@@ -210,6 +213,36 @@ async def test_lost_weights_are_published_again():
     assert_batches_are_exact(setup, 3)
     assert setup.discarded == []
     assert [recovery.kind for recovery in setup.recorder.recoveries] == ["object"]
+
+
+async def test_a_rollout_that_a_busy_generator_has_forgotten_is_made_again(monkeypatch):
+    class Forgetful(ScriptedEngine):
+        left = 1
+
+        async def generate(self, rollout_id, prompt_token_ids):
+            if rollout_id.step == 1 and rollout_id.k == 1 and self.left:
+                self.left -= 1
+                await asyncio.sleep(30)
+            return await super().generate(rollout_id, prompt_token_ids)
+
+    monkeypatch.setattr("actors.rollouts.WorkDeadlines", functools.partial(WorkDeadlines, min_s=0.4))
+    slow = Script(SCRIPT.success_prob, SCRIPT.answer, latency_s=lambda _: 0.05)
+    setup = Setup([Forgetful(slow), ScriptedEngine(slow)], steps=3, pipeline={"max_tokens_in_flight": 16})
+    heard = asyncio.create_task(keep_talking(setup))
+    await setup.run()
+    heard.cancel()
+    assert_batches_are_exact(setup, 3)
+    assert [metrics["rollouts/reissued"] for metrics in setup.recorder.metrics] == [0, 1, 0]
+    assert setup.discarded == [] and len(setup.cancelled) == 1
+
+
+async def keep_talking(setup):
+    """Have every generator give signs, as if it made rollouts of other steps."""
+    while True:
+        await asyncio.sleep(0.05)
+        rollouts = setup.controller._rollouts
+        if rollouts is not None:
+            rollouts._heard = dict.fromkeys(rollouts._heard, time.monotonic())
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1])

@@ -1,38 +1,42 @@
-"""How long a generator with work may stay silent before it is taken for hung.
+"""How long a generator with work may stay silent before it is taken for hung, and how long a rollout may take.
 
-    deadline = min(max(factor · slowest seconds per token · max_tokens, min_s) + slowest weight load, max_s)
+    lease    = max(factor · slowest seconds per token · max_tokens, min_s) + slowest weight load
+    silence  = min(lease, max_s)
 
 A generator gives a sign with each rollout that it has made, so the longest honest silence is one longest completion,
 at the pace of the slowest that was seen. A fixed deadline fits either the first engine, which compiles, or the
 thousandth rollout; this one starts at the most that is allowed and follows the work. What was slowest fades, so that
-one bad moment is not remembered for ever.
+one bad moment is not remembered for ever. A rollout whose lease has expired was forgotten by a generator that is busy
+with others: it is made elsewhere. Until something was observed nobody can say so, and only silence counts.
 """
 
 from __future__ import annotations
+
+import math
 
 _FADE = 0.5 ** (1.0 / 1024)  # by rollout: some steps' worth of them until the slowest weighs half
 _PAUSE_FADE = 0.5 ** (1.0 / 16)  # by weight load: one for each generator and step
 
 
-class SilenceDeadline:
-    """A deadline that is derived from the rollouts made so far.
+class WorkDeadlines:
+    """Deadlines that are derived from the rollouts made so far.
 
     Args:
-        max_s: longest deadline, and the one until a rollout was observed, in seconds, > 0.
+        max_s: longest silence, and the one until a rollout was observed, in seconds, > 0.
         min_s: shortest deadline, > 0; where it is above `max_s`, `max_s` holds.
         factor: how much slower than the slowest a rollout may be, >= 1.
 
     Raises:
         ValueError: a deadline or a factor that no generator could keep.
 
-    >>> deadline = SilenceDeadline(max_s=600.0)
-    >>> deadline.seconds(max_tokens=1000)
-    600.0
+    >>> deadline = WorkDeadlines(max_s=600.0)
+    >>> deadline.silence_s(max_tokens=1000), deadline.lease_s(max_tokens=1000)
+    (600.0, inf)
     >>> deadline.observe(latency_s=4.0, num_tokens=200)  # 20 ms a token
-    >>> deadline.seconds(max_tokens=1000), deadline.seconds(max_tokens=10)
+    >>> deadline.silence_s(max_tokens=1000), deadline.silence_s(max_tokens=10)
     (80.0, 15.0)
     >>> deadline.observe_pause(5.0)
-    >>> deadline.seconds(max_tokens=1000)
+    >>> deadline.silence_s(max_tokens=1000)
     85.0
     """
 
@@ -68,12 +72,15 @@ class SilenceDeadline:
             raise ValueError(f"a pause must be >= 0 s, got {seconds}")
         self._pause_s = max(seconds, self._pause_s * _PAUSE_FADE)
 
-    def seconds(self, max_tokens: int) -> float:
-        """The deadline for a generator whose completions have at most `max_tokens` tokens, in (0, max_s]."""
+    def silence_s(self, max_tokens: int) -> float:
+        """Longest silence of a generator whose completions have at most `max_tokens` tokens, in (0, max_s]."""
+        return min(self.lease_s(max_tokens), self._max_s)
+
+    def lease_s(self, max_tokens: int) -> float:
+        """How long a generator may have a rollout of at most `max_tokens` tokens; infinite until one was observed."""
         if self._seconds_per_token is None:
-            return self._max_s
-        slow_s = self._factor * self._seconds_per_token * max_tokens
-        return min(max(slow_s, self._min_s) + self._pause_s, self._max_s)
+            return math.inf
+        return max(self._factor * self._seconds_per_token * max_tokens, self._min_s) + self._pause_s
 
     def metrics(self) -> dict[str, float]:
         """The slowest pace, 0 until a rollout was observed, and the slowest weight load."""
