@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections import Counter
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
 from actors.generator import GeneratorActor
 from actors.generator_pool import GeneratorPool, Publication, Replacements
+from actors.health import HealthMonitor, Watched
 from actors.rollouts import RolloutLimits, RolloutMaker
 from actors.seat import Seat, Supervision
 from actors.verifier import VerifierActor
@@ -80,9 +83,12 @@ async def make(pool):
     return await maker.finished(0)
 
 
+async def pid_of(handle):
+    return await handle.__ray_call__.remote(lambda _self: os.getpid())
+
+
 async def kill(handle):
-    pid = await handle.__ray_call__.remote(lambda _self: os.getpid())
-    os.kill(pid, signal.SIGKILL)
+    os.kill(await pid_of(handle), signal.SIGKILL)
 
 
 async def test_a_killed_generator_costs_only_what_it_had_not_finished(pool):
@@ -97,6 +103,24 @@ async def test_a_killed_generator_costs_only_what_it_had_not_finished(pool):
     assert 0 < made["g0"] < 16 < made["g1"]  # what g0 had finished is kept
     assert batch.metrics["rollouts/reissued"] == 16 - made["g0"]
     assert list(pool.handles) == ["g1"]
+
+
+async def test_a_generator_that_stands_still_is_found_and_its_process_ends(pool):
+    def watched():
+        return [Watched(name, handle, functools.partial(pool.lose, name)) for name, handle in pool.handles.items()]
+
+    watching = asyncio.create_task(HealthMonitor(watched, interval_s=0.2, timeout_s=2.0).run())
+    making = asyncio.create_task(make(pool))
+    await asyncio.sleep(0.5)
+    pid = await pid_of(pool.handles["g0"])
+    os.kill(pid, signal.SIGSTOP)
+    batch = await making
+    watching.cancel()
+    assert [verdict.rollout_id for verdict in batch.verdicts] == IDS
+    assert list(pool.handles) == ["g1"]
+    assert "g0 to say that it is there" in str(pool.last_error)
+    process = psutil.Process(pid) if psutil.pid_exists(pid) else None
+    assert process is None or psutil.wait_procs([process], timeout=60)[1] == []
 
 
 async def test_the_last_generators_death_is_named(pool):
