@@ -292,7 +292,8 @@ class Controller(PoolListener):
                 self._timeline.add("learner", "save", Span(saving_from, self._clock()), step=step)
             self._observer.on_spans(self._timeline.flush())
             started = published_at = ended
-        await self._planner.observed(await self._observation(steps - 1))
+        if self._options.first_step < steps:
+            await self._planner.observed(await self._observation(steps - 1))
         return True
 
     async def _trained(

@@ -277,6 +277,17 @@ async def test_a_run_that_is_stopped_goes_on_with_the_same_batches(max_staleness
         assert len({row[:2] for row in rows}) == len(rows) == 24, number
 
 
+async def test_a_run_whose_steps_are_all_taken_makes_the_evaluation_that_is_missing(tmp_path):
+    first = await Setup(steps=3, checkpoint_every=3, checkpoint_dir=tmp_path, learner=Checkpointing(), evaluate=2).run()
+    folder, _ = find_newest(tmp_path)
+    assert folder is not None
+    state, _ = RunState.read(folder / "run", 3)
+    assert state.plans == ()
+    second = await Setup(steps=3, state=state, evaluate=2).run()
+    assert second.recorder.metrics == [] and second.learner.batches == []
+    assert second.recorder.evaluations == first.recorder.evaluations[1:]
+
+
 async def test_a_checkpoint_that_cannot_be_written_costs_nothing_but_itself(tmp_path):
     (tmp_path / "file").write_text("")
     setup = Setup(steps=4, checkpoint_every=2, checkpoint_dir=tmp_path / "file")

@@ -19,6 +19,7 @@ from tests.jobs.support import train_command as command
 from vipray.checkpoints import complete_checkpoints, read_manifest
 from vipray.learner.checkpoint import read_masters
 
+pytestmark = pytest.mark.ray
 STEPS = 8
 SCRIPTED = {
     "run__steps": STEPS,
@@ -87,13 +88,35 @@ def assert_same(one, other):
         assert np.array_equal(tensor, other["masters"][name]), name
 
 
-@pytest.mark.ray
-def test_a_killed_and_a_stopped_driver_go_on_to_the_same_parameters(tmp_path, tiny_model, capsys):
-    whole = run_train(*arguments(tiny_model, tmp_path / "whole"))
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, tiny_model):
+    """What a run comes to that nobody disturbs."""
+    root = tmp_path_factory.mktemp("whole")
+    whole = run_train(*arguments(tiny_model, root))
     assert whole.returncode == 0, whole.stderr
-    expected = outcome(tmp_path / "whole" / "demo")
-    assert all(norm > 0 for norm in expected["losses"])
+    found = outcome(root / "demo")
+    assert all(norm > 0 for norm in found["losses"])
+    return found
 
+
+def test_a_killed_rank_is_replaced_with_its_group_and_the_parameters_are_the_same(tmp_path, tiny_model, expected):
+    ranks = {"learner__ranks": 2, "learner__threads": 1, "learner__num_cpus": 0.5, "checkpoints__every_steps": 3}
+    folder, log = tmp_path / "demo", tmp_path / "log"
+    with training(arguments(tiny_model, tmp_path, **ranks), log) as (job, _):
+        wait_for_steps(job, folder, 5, log)
+        victim = max((p for p in process_tree(job.pid) if "LearnerActor" in p.name()), key=lambda p: p.pid)
+        victim.kill()
+        assert job.wait(240) == 0, log.read_text()
+    (recovery,) = [json.loads(line) for line in (folder / "recoveries.jsonl").read_text().splitlines()]
+    assert recovery["kind"] == "learner" and "trained again on" in recovery["cause"]
+    found = outcome(folder)
+    assert (found["steps"], found["batches"]) == (expected["steps"], expected["batches"])
+    assert found["allocations"] == expected["allocations"] and found["rates"] == expected["rates"]
+    for name, tensor in found["masters"].items():  # two ranks add up in another order than one
+        assert np.allclose(tensor, expected["masters"][name], rtol=0, atol=1e-4), name
+
+
+def test_a_killed_and_a_stopped_driver_go_on_to_the_same_parameters(tmp_path, tiny_model, expected, capsys):
     folder, log = tmp_path / "killed" / "demo", tmp_path / "killed.log"
     args = [*arguments(tiny_model, tmp_path / "killed"), "--resume", "auto"]
     with training(args, log) as (job, seen):
