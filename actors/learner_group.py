@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from actors.faults import Fault, fault_of
 from actors.generator_pool import Publication
 from actors.handles import Ranks
-from actors.seat import Supervision
+from actors.seat import Supervision, retrieved
 from actors.waiting import wait_for
 from vipray.checkpoints import complete_checkpoints, read_manifest
 from vipray.config import CheckpointConfig
@@ -64,6 +64,7 @@ class LearnerGroup:
         self.ranks = ranks
         self.version = first_step  # training steps taken
         self.is_whole = True  # False while a new group comes up
+        self._mending: asyncio.Task[None] | None = None
         self._saving: tuple[Ranks, int, int, Mapping[str, Any]] | None = None
         self._saved: set[int] = set()  # steps after which this run began a checkpoint
         self._lock = asyncio.Lock()  # one call at a time: two must not find the same loss
@@ -169,6 +170,22 @@ class LearnerGroup:
         async with self._lock:
             problem: str | None = await self._made(call)
         return problem
+
+    def mend(self, ranks: Ranks, error: BaseException) -> None:
+        """Build a group anew before a call finds out that a rank is gone; a call under way finds out by itself."""
+        if self._mending is None or self._mending.done():
+            self._mending = asyncio.create_task(self._mend(ranks, error))
+            self._mending.add_done_callback(retrieved)
+
+    def close(self) -> None:
+        """Give up what nobody waits for."""
+        if self._mending is not None:
+            self._mending.cancel()
+
+    async def _mend(self, ranks: Ranks, error: BaseException) -> None:
+        async with self._lock:
+            if self.ranks is ranks:
+                await self._rebuild(error)
 
     async def _save(self, ranks: Ranks, step: int, keep_last: int, facts: Mapping[str, Any]) -> str | None:
         """Have ranks begin to write, unless it is all there: those before them may have died just after that."""

@@ -132,7 +132,7 @@ class Seat:
             return
         self._supervision.discard(holder)
         self._replacing = asyncio.create_task(self._replace(error))
-        self._replacing.add_done_callback(_retrieved)
+        self._replacing.add_done_callback(retrieved)
 
     def close(self) -> None:
         """Give up a replacement under way."""
@@ -162,7 +162,7 @@ class Seat:
         supervision.report(Recovery(supervision.kind, self.name, cause, lost_at_s, reissued_at_s, now_s))
 
 
-def _retrieved(task: asyncio.Task[None]) -> None:
-    """Mark a failure as seen: whoever asks for the holder gets it."""
+def retrieved(task: asyncio.Task[None]) -> None:
+    """Mark the failure of a replacement as seen: whoever asks for the actor gets it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("no replacement: %s", summary_line(error))

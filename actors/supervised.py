@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.generator_pool import GeneratorPool, Replacements
-from actors.handles import Actors
+from actors.handles import Actors, Ranks
 from actors.health import Watched
 from actors.learner_group import LearnerGroup, LearnerTimeouts
 from actors.planner import Planner
@@ -142,18 +142,20 @@ class SupervisedActors:
             if seat.is_held:
                 yield Watched(seat.name, seat.handle, functools.partial(seat.lose, seat.handle))
         for number, rank in enumerate(self.learner.ranks.handles if self.learner.is_whole else ()):
-            yield Watched(f"learner rank {number}", rank, functools.partial(self._lose_rank, rank))
+            yield Watched(f"learner rank {number}", rank, functools.partial(self._lose_rank, rank, self.learner.ranks))
 
     def close(self) -> None:
         """Stop whatever is under way for those that are lost."""
         self.steps.close()
+        self.learner.close()
         self.pool.close()
         self.planner.close()
         self.verifiers.close()
         for seat in (self._predictor, self._allocator, self.writer):
             seat.close()
 
-    def _lose_rank(self, rank: Any, error: BaseException) -> None:
-        """End a rank: the call that it is at, or the next one, fails, and the group is built anew."""
+    def _lose_rank(self, rank: Any, ranks: Ranks, error: BaseException) -> None:
+        """End a rank: the call that it is at fails; without one, its group is built anew at once."""
         _log.warning("a learner rank is lost: %s", summary_line(error))
         self._discard(rank)
+        self.learner.mend(ranks, error)

@@ -181,6 +181,37 @@ async def test_a_new_learner_group_repeats_the_steps_since_the_checkpoint(method
     assert recovery.kind == "learner" and "trained again on" in recovery.cause
 
 
+async def test_a_rank_that_dies_while_it_waits_is_missed_before_it_is_needed(undisturbed):
+    class Mortal(FakeLearner):
+        """Dies right after it has published version 3."""
+
+        is_dead = False
+
+        async def health(self):
+            if self.is_dead:
+                raise ActorDiedError
+
+        def publish(self, version):
+            self.is_dead = version == 3
+            return super().publish(version)
+
+    slow = Script(SCRIPT.success_prob, SCRIPT.answer, latency_s=lambda _: 0.5)
+    doomed, spare = Mortal(), FakeLearner()
+    setup = Setup(
+        [ScriptedEngine(slow), ScriptedEngine(slow)],
+        steps=6,
+        others=1,
+        health_interval_s=0.05,
+        handles={"learner": LocalHandle(doomed)},
+        spares={"learner": [LocalHandle(spare)]},
+    )
+    await setup.run()
+    assert contents(spare) == undisturbed
+    (recovery,) = setup.recorder.recoveries
+    (generated,) = [s for s in setup.recorder.spans if s.name == "generate" and s.step == 3][:1]
+    assert recovery.reissued_at_s < generated.end_s  # while its next batch was still being made
+
+
 async def test_lost_rows_are_made_again_and_the_batch_is_the_same(undisturbed):
     async def gone():
         raise ObjectLostError("0" * 56, None, "")
