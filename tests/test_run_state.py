@@ -77,6 +77,12 @@ def assert_same_plan(one, other):
             assert mine == theirs and type(mine) is type(theirs), field.name
 
 
+def rows(state) -> pa.Table:
+    """The rollouts of a state that has some."""
+    assert state.rollouts is not None
+    return state.rollouts
+
+
 def test_a_state_comes_back_as_it_was(tmp_path):
     STATE.write(tmp_path / "run")
     names = {"sampler.npz", "lengths.npz", "predictor.npz", "plans.npz", "rollouts.parquet"}
@@ -84,8 +90,9 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     read, warnings = RunState.read(tmp_path / "run", 3)
     assert warnings == [] and read.step == 3 and read.sampler == STATE.sampler
     assert read.lengths["all"]["tokens"].tobytes() == STATE.lengths["all"]["tokens"].tobytes()
+    assert read.predictor is not None and STATE.predictor is not None
     assert read.predictor["mean"].tobytes() == STATE.predictor["mean"].tobytes()
-    assert read.rollouts.equals(STATE.rollouts) and read.rollouts.schema.equals(ROLLOUT_SCHEMA)
+    assert rows(read).equals(rows(STATE)) and rows(read).schema.equals(ROLLOUT_SCHEMA)
     assert len(read.plans) == 2
     for one, other in zip(read.plans, STATE.plans, strict=True):
         assert_same_plan(one, other)
@@ -96,12 +103,12 @@ def test_a_state_comes_back_as_it_was(tmp_path):
 def test_rollouts_can_be_written_by_somebody_else(tmp_path):
     pq.write_table(STATE.rollouts, tmp_path / "rollouts.parquet")
     dataclasses.replace(STATE, rollouts=None).write(tmp_path)
-    assert RunState.read(tmp_path, 3)[0].rollouts.equals(STATE.rollouts)
+    assert rows(RunState.read(tmp_path, 3)[0]).equals(rows(STATE))
 
 
 def test_a_folder_whose_name_looks_like_a_column_adds_none(tmp_path):
     STATE.write(tmp_path / "lr=3")
-    assert RunState.read(tmp_path / "lr=3", 3)[0].rollouts.schema.equals(ROLLOUT_SCHEMA)
+    assert rows(RunState.read(tmp_path / "lr=3", 3)[0]).schema.equals(ROLLOUT_SCHEMA)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"damaged"])
@@ -180,7 +187,7 @@ def test_what_holds_when_settings_change(changed, keeps_predictor, keeps_plans):
     state = STATE.what_holds(changed)
     assert state.predictor == (STATE.predictor if keeps_predictor else None)
     assert state.plans == (STATE.plans if keeps_plans else ())
-    assert state.rollouts.equals(STATE.rollouts if keeps_plans else ROLLOUT_SCHEMA.empty_table())
+    assert rows(state).equals(rows(STATE) if keeps_plans else ROLLOUT_SCHEMA.empty_table())
 
 
 # A run without its actors: what is sampled, predicted, allocated and observed, with outcomes fixed by step and prompt.
@@ -218,8 +225,8 @@ class Run:
 
     def state(self):
         plans = () if self.begun is None else (self.begun,)
-        parts = (part.state_dict() for part in (self.sampler, self.lengths, self.predictor))
-        return RunState(self.step, *parts, plans, ROLLOUT_SCHEMA.empty_table())
+        sampler, lengths, predictor = (part.state_dict() for part in (self.sampler, self.lengths, self.predictor))
+        return RunState(self.step, sampler, lengths, predictor, plans, ROLLOUT_SCHEMA.empty_table())
 
     def resume(self, state):
         self.step = state.step

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -42,7 +43,7 @@ def training(args, log):
     """Start a run; end whatever is left of it afterwards."""
     with log.open("a") as file:
         job = subprocess.Popen(command(*args), cwd=ROOT, env=environment(), stdout=file, stderr=file)
-    seen = []
+    seen: list[psutil.Process] = []
     try:
         yield job, seen
     finally:
