@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
@@ -36,6 +37,7 @@ def test_a_killed_engine_costs_what_it_had_not_finished_and_leaves_no_process(tm
     )
     more = ["generators.max_num_seqs=2", "supervision.generators.backoff_s=0", "data.max_prompt_tokens=160"]
     folder, log = tmp_path / "demo", tmp_path / "log"
+    segments = set(Path("/dev/shm").glob("psm_*"))
     with log.open("w") as file:
         job = subprocess.Popen(
             train_command(str(DEMO), *args, *more), cwd=ROOT, env=environment(), stdout=file, stderr=file
@@ -56,6 +58,7 @@ def test_a_killed_engine_costs_what_it_had_not_finished_and_leaves_no_process(tm
         assert job.wait(300) == 0, log.read_text()
     finally:
         stop(process_tree(job.pid))
+    assert set(Path("/dev/shm").glob("psm_*")) <= segments
     (recovery,) = [json.loads(line) for line in (folder / "recoveries.jsonl").read_text().splitlines()]
     assert recovery["kind"] == "generator" and 1 <= recovery["num_reissued"] <= 2
     assert recovery["lost_at_s"] <= recovery["reissued_at_s"]

@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Any
 
+import psutil
+
 from vipray.arrays import ByteArray
 from vipray.errors import EngineLostError, RolloutAbortedError, WeightSyncError, summary_line
 from vipray.inference.memory_file import shared_bytes
 from vipray.inference.protocol import Completion
+from vipray.inference.shared_memory import forget_names
 from vipray.records import RolloutId, WeightManifest
 
 _SHUTDOWN_TIMEOUT_S = 15.0  # in order it takes 5.4 s; vLLM's default of 5 s ends in a kill that leaves shared memory
@@ -85,6 +88,7 @@ class VllmEngine:
         )
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings))
         await self._llm.init_weight_transfer_engine(_init_request())
+        forget_names(psutil.Process().children(recursive=True))
 
     async def generate(self, rollout_id: RolloutId, prompt_token_ids: Sequence[int]) -> Completion:
         """Sample one completion at the confirmed version."""
