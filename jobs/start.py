@@ -14,7 +14,9 @@ from vipray.checkpoints import CheckpointManifest, find_newest, read_manifest, s
 from vipray.config import Config
 from vipray.data.prompts import PromptSet
 from vipray.data.sampler import PromptSampler
+from vipray.report.run_data import METRICS_FILE
 from vipray.resume import changed_parts, check_resumable
+from vipray.run_log import check_output_dir
 from vipray.run_state import RunState, read_run_state
 
 AUTO = "auto"
@@ -90,7 +92,8 @@ def find_start(resume: str | None, config: Config, console: Console) -> Start:
     """Find what to go on from, and say it.
 
     Raises:
-        ConfigError: the checkpoint that was named is not complete.
+        ConfigError: the checkpoint that was named is not complete; or there is none, and the folder holds a run that
+            should have some.
     """
     load = Path(config.checkpoints.load).expanduser().absolute() if config.checkpoints.load else None
     if resume is None:
@@ -104,11 +107,20 @@ def find_start(resume: str | None, config: Config, console: Console) -> Start:
         folder = Path(resume).expanduser()
     last_sign_s = _last_sign_s(config.output_dir)
     if folder is None:
+        every_steps = config.checkpoints.every_steps
+        if not every_steps or _num_steps(config.output_dir) >= every_steps:  # else it stopped before its first one
+            check_output_dir(config.output_dir)  # beginning again would write over it
         console.print(f"nothing to resume below {root}: the run begins at its first step")
         return Start(True, load, last_sign_s=last_sign_s)
     manifest = read_manifest(folder)
     console.print(f"resuming {folder.absolute()}, saved after {manifest.step} steps")
     return Start(True, folder.absolute(), manifest, last_sign_s=last_sign_s)
+
+
+def _num_steps(folder: Path) -> int:
+    """Steps that a run's folder tells of."""
+    metrics = folder / METRICS_FILE
+    return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
 
 
 def _last_sign_s(folder: Path) -> float | None:

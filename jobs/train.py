@@ -80,6 +80,8 @@ def command(args: argparse.Namespace) -> int:
             f"checkpoints.folder={config.checkpoint_dir} holds checkpoints of another run: go on with that by "
             "--resume auto, or set it to a new folder"
         )
+    if args.accept_changed and args.resume is None:
+        raise ConfigError("--accept-changed is about the checkpoint that is resumed: give --resume auto too")
     start = find_start(args.resume, config, console)
     for caution in cautions(config):
         console.print(f"warning: {caution}")

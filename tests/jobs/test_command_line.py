@@ -47,6 +47,25 @@ def test_a_folder_with_another_run_is_refused_and_kept(capsys, tmp_path, tiny_mo
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("metrics.jsonl", "precious")]
 
 
+@pytest.mark.parametrize("every_steps", [0, 1])
+def test_to_resume_without_a_checkpoint_writes_over_no_run(capsys, tmp_path, tiny_model, every_steps):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 0}\n')
+    args = [str(DEMO), *overrides(tiny_model, tmp_path), f"checkpoints.every_steps={every_steps}", "--resume", "auto"]
+    assert "already holds a run" in refuse(capsys, *args)
+    assert (folder / "metrics.jsonl").read_text() == '{"step": 0}\n'
+    assert main(["train", *args, "checkpoints.every_steps=2", "--dry-run"]) == 0  # it stopped before its first one
+    assert "the run begins at its first step" in capsys.readouterr().out
+
+
+def test_what_may_have_changed_is_about_a_run_that_goes_on(capsys, tmp_path, tiny_model):
+    line = refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path), "--accept-changed", "data")
+    assert "give --resume auto too" in line
+    line = refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path), "--resume", str(tmp_path / "none"))
+    assert "no complete checkpoint" in line
+
+
 def test_an_output_folder_that_cannot_be_made_is_refused(capsys, tmp_path, tiny_model):
     (tmp_path / "file").touch()
     line = refuse(capsys, str(DEMO), *overrides(tiny_model, tmp_path / "file"))
