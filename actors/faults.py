@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from ray.exceptions import (
+    ActorDiedError,
     ActorUnavailableError,
     NodeDiedError,
     ObjectLostError,
@@ -15,9 +16,11 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from vipray.errors import LearnerGroupError, WaitTimeoutError
+from vipray.errors import LearnerGroupError, WaitTimeoutError, summary_line
 
 _NODE_DIED = "node has died"  # part of Ray's message
+_YIELD_S = 3.0
+_LONGEST_REASON = 300  # characters; what follows are hints at log files
 _LOSSES = (RayActorError, ObjectLostError, WorkerCrashedError, NodeDiedError)
 
 
@@ -51,4 +54,22 @@ def is_death_of_a_node(error: BaseException) -> bool:
     """Whether an actor was lost with its node, or with the way to it: that says nothing of its work."""
     if isinstance(error, ActorUnavailableError):
         return True
-    return isinstance(error, RayActorError) and _NODE_DIED in str(error)
+    return isinstance(error, RayActorError) and (error.preempted or _NODE_DIED in str(error))
+
+
+def describe(error: BaseException) -> str:
+    """One line on an error; of an actor's death, Ray's reason for it and not that it was unexpected."""
+    if isinstance(error, ActorDiedError) and not isinstance(error, RayTaskError):
+        reasons = [line for line in str(error).splitlines()[1:] if line.strip() and not line.startswith("\t")]
+        if reasons:
+            return reasons[0][:_LONGEST_REASON]
+    return summary_line(error)
+
+
+def yield_s(error: BaseException, *, has_deputy: bool) -> float:
+    """How long a replacement waits for others to start, in seconds.
+
+    A node's actors are all started again at the same moment. Those that nobody stands in for go first: the work of the
+    others is done elsewhere already.
+    """
+    return _YIELD_S if has_deputy and is_death_of_a_node(error) else 0.0

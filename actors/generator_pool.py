@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from actors.faults import Fault, fault_of, is_death_of_a_node
+from actors.faults import Fault, describe, fault_of, is_death_of_a_node, yield_s
 from actors.waiting import wait_for
 from vipray.dispatch.restarts import RestartAction, RestartPolicy
 from vipray.errors import GeneratorsExhaustedError, WaitTimeoutError, WeightSyncError, summary_line
@@ -124,17 +124,18 @@ class GeneratorPool:
         if handle is None:
             return
         at_s = self._clock()
-        _log.warning("generator %s is lost: %s", generator_id, summary_line(error))
+        _log.warning("generator %s is lost: %s", generator_id, describe(error))
         self.last_error = error
         self.versions.pop(generator_id, None)
         self._discard(handle)
         replacement = self._next_id()  # before the listeners are told: somebody may be to come
-        is_replaced = self._begin_replacement(generator_id, replacement)
+        wait_s = yield_s(error, has_deputy=bool(self.handles))
+        is_replaced = self._begin_replacement(generator_id, replacement, wait_s)
         is_suspicious = not is_innocent and not is_death_of_a_node(error)
         num_reissued = sum(
             listener.on_lost(generator_id, at_s, is_suspicious=is_suspicious) for listener in list(self.listeners)
         )
-        cause = summary_line(error)
+        cause = describe(error)
         self._replaced[replacement] = Recovery(
             "generator", generator_id, cause, at_s, self._clock(), None, num_reissued
         )
@@ -217,14 +218,15 @@ class GeneratorPool:
         self._next_number += 1
         return f"generator-{self._next_number - 1}"
 
-    def _begin_replacement(self, lost: str, replacement: str) -> bool:
-        """Start a replacement; return whether the policy allowed one."""
+    def _begin_replacement(self, lost: str, replacement: str, wait_s: float = 0.0) -> bool:
+        """Start a replacement, not before `wait_s`; return whether the policy allowed one."""
         if self._replacements is None:
             return False
         decision = self._replacements.policy.decide(self._clock())
         self._replacements.say(f"generator {lost} is lost: {decision.action.value}, {decision.reason}")
         if decision.action is RestartAction.RESTART:
-            task = asyncio.create_task(self._bring_up(self._replacements, lost, replacement, decision.delay_s))
+            delay_s = max(decision.delay_s, wait_s)
+            task = asyncio.create_task(self._bring_up(self._replacements, lost, replacement, delay_s))
             self._replacing.add(task)
             task.add_done_callback(lambda task: self._replacing.discard(task))
             task.add_done_callback(self._raise_elsewhere)

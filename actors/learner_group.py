@@ -15,7 +15,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from actors.faults import Fault, fault_of
+from actors.faults import Fault, describe, fault_of
 from actors.generator_pool import Publication
 from actors.handles import Ranks
 from actors.seat import Supervision, retrieved
@@ -215,7 +215,7 @@ class LearnerGroup:
     async def _rebuild(self, error: BaseException) -> None:
         """Start new ranks and bring them to the state of the lost ones."""
         lost_at_s = self._supervision.clock()
-        cause = summary_line(error)
+        cause = describe(error)
         self._discard()
         self.is_whole = False
         while True:

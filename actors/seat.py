@@ -14,10 +14,10 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from actors.faults import Fault, fault_of
+from actors.faults import Fault, describe, fault_of, yield_s
 from actors.waiting import wait_for
 from vipray.dispatch.restarts import RestartAction, RestartPolicy
-from vipray.errors import ActorLostError, WaitTimeoutError, summary_line
+from vipray.errors import ActorLostError, WaitTimeoutError
 from vipray.records import Recovery
 
 _log = logging.getLogger(__name__)
@@ -52,10 +52,10 @@ class Supervision:
             ActorLostError: the budget is spent.
         """
         decision = self.policy.decide(self.clock())
-        _log.warning("%s is lost: %s; %s, %s", actor, summary_line(error), decision.action.value, decision.reason)
+        _log.warning("%s is lost: %s; %s, %s", actor, describe(error), decision.action.value, decision.reason)
         if decision.action is RestartAction.GIVE_UP:
             raise ActorLostError(
-                f"{actor} is lost ({summary_line(error)}) and not replaced: {decision.reason}; "
+                f"{actor} is lost ({describe(error)}) and not replaced: {decision.reason}; "
                 f"{self.setting}.max_restarts allows more"
             ) from error
         await asyncio.sleep(decision.delay_s)
@@ -142,7 +142,9 @@ class Seat:
     async def _replace(self, error: BaseException) -> None:
         supervision = self._supervision
         lost_at_s = supervision.clock()
-        reissued_at_s = lost_at_s if self.has_deputy() else None
+        has_deputy = self.has_deputy()
+        reissued_at_s = lost_at_s if has_deputy else None
+        await asyncio.sleep(yield_s(error, has_deputy=has_deputy))
         while True:
             await supervision.next_restart(self.name, error)
             handle = self._start()
@@ -158,11 +160,11 @@ class Seat:
         self.handle = handle
         self._replacing = None
         now_s = supervision.clock()
-        cause, reissued_at_s = summary_line(error), now_s if reissued_at_s is None else reissued_at_s
+        cause, reissued_at_s = describe(error), now_s if reissued_at_s is None else reissued_at_s
         supervision.report(Recovery(supervision.kind, self.name, cause, lost_at_s, reissued_at_s, now_s))
 
 
 def retrieved(task: asyncio.Task[None]) -> None:
     """Mark the failure of a replacement as seen: whoever asks for the actor gets it."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.warning("no replacement: %s", summary_line(error))
+        _log.warning("no replacement: %s", describe(error))

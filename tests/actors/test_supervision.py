@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray.exceptions import ActorDiedError, ObjectLostError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, RayTaskError
 
 from actors.allocator import AllocatorActor
-from actors.faults import Fault, fault_of, is_death_of_a_node
+from actors.faults import Fault, fault_of, is_death_of_a_node, yield_s
 from actors.verifier import VerifierActor
 from tests.actors.fakes import EqualityVerifier, FakeLearner, FakeWriter, LocalHandle, MortalHandle
 from tests.actors.test_controller import (
@@ -341,6 +341,9 @@ def test_faults_are_told_apart():
     assert fault_of(RayTaskError("train", "Traceback", LearnerGroupError("rank 1 left"))) is Fault.ACTOR_LOST
     assert fault_of(OSError("unplugged")) is Fault.RAISED
     assert not is_death_of_a_node(died)
+    gone = ActorUnavailableError("The actor is unavailable", None)
+    assert is_death_of_a_node(gone)
+    assert yield_s(gone, has_deputy=True) > 0 == yield_s(gone, has_deputy=False) == yield_s(died, has_deputy=True)
 
 
 async def test_a_batch_that_is_set_aside_whole_and_empty_answers_end_nothing():
