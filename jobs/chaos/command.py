@@ -22,10 +22,11 @@ from typing import Any
 
 from rich.console import Console
 
+from actors.fault_injection import CHAOS_OBJECTS
 from jobs.chaos.disturbance import Disturbance
 from jobs.chaos.driver import Driver
 from jobs.chaos.local_cluster import LocalCluster
-from jobs.chaos.run_folder import parameters_difference, recoveries, trained_on, training_s
+from jobs.chaos.run_folder import parameters_difference, trained_on, training_s
 from jobs.chaos.schedule import KILLED, Schedule
 from jobs.chaos.table import kinds_table, run_table
 from jobs.command import EXIT_TERMINATED, exit_status
@@ -34,11 +35,11 @@ from vipray.config import Config, load_config
 from vipray.errors import ConfigError, VipRayError
 from vipray.evaluation.chaos_report import KINDS, ChaosReport, Kill, report
 from vipray.learner.model_folder import check_model_source
+from vipray.report.recoveries import load_recoveries
 
 _KILLS = 100
 _TIME_FOR_KILLS = 0.8  # of the undisturbed run's steps; kills make a run longer, so that all of them find their time
 _SHARE_OF_OBJECTS = 0.25  # objects that are freed, for each kill
-_OBJECTS = "VIPRAY_CHAOS_OBJECTS"  # tells the driver to free a rollout of the open step every so many seconds
 _LOOK_S = 0.2
 _PLAIN_WIDTH = 140  # of the tables in a pipe or a file
 
@@ -150,7 +151,7 @@ def _train_disturbed(
     """Train while things are killed; return the kills and the training's exit status."""
     environment = cluster.environment
     if "object" in kinds:
-        environment[_OBJECTS] = f"{interval_s / _SHARE_OF_OBJECTS:.3f}"
+        environment[CHAOS_OBJECTS] = f"{interval_s / _SHARE_OF_OBJECTS:.3f}"
     with _driver(args, config, environment) as driver:
         disturbance = Disturbance(
             cluster,
@@ -168,7 +169,7 @@ def _train_disturbed(
 
 
 def _report(calm: Config, disturbed: Config, kills: Sequence[Kill], *, is_complete: bool) -> ChaosReport:
-    found = recoveries(disturbed.output_dir)
+    found = load_recoveries(disturbed.output_dir)
     objects = [Kill(entry.kind, entry.lost_at_s) for entry in found if entry.kind == "object"]  # the driver's own doing
     engines = {calm.generators.engine, calm.learner.engine}
     return report(

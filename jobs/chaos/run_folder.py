@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 from vipray.arrays import FloatArray
 from vipray.checkpoints import complete_checkpoints, read_manifest
 from vipray.config import Config
-from vipray.evaluation.chaos_report import TrainedOn, read_recoveries
-from vipray.records import ALLOCATION_SCHEMA, ROLLOUT_SCHEMA, Recovery
+from vipray.evaluation.chaos_report import TrainedOn
+from vipray.records import ALLOCATION_SCHEMA, ROLLOUT_SCHEMA
 from vipray.report.run_data import ALLOCATIONS_FILE, METRICS_FILE
 
-RECOVERIES_FILE = "recoveries.jsonl"
 _VECTOR = Path("learner", "vector.npz")  # of the scripted learner
 
 
@@ -31,11 +30,6 @@ def trained_on(folder: Path) -> TrainedOn:
         rollouts=pa.concat_tables([ROLLOUT_SCHEMA.empty_table(), *tables]),
         dropped={int(row["step"]): int(row["rollouts/dropped"]) for row in rows},
     )
-
-
-def recoveries(folder: Path) -> list[Recovery]:
-    """Read what was lost and made good."""
-    return read_recoveries(_lines(folder / RECOVERIES_FILE))
 
 
 def training_s(folder: Path) -> float:
