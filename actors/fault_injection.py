@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from vipray.errors import ConfigError
+from vipray.errors import ConfigError, summary_line
 
+_log = logging.getLogger(__name__)
 CHAOS_OBJECTS = "VIPRAY_CHAOS_OBJECTS"  # mean seconds between two losses
 
 
@@ -45,7 +47,11 @@ class ObjectLoser:
             self._making = asyncio.ensure_future(self._lost_reference())
         if self._clock() < self._due_s or not self._making.done():
             return scored
-        lost, self._making = self._making.result(), None
+        made, self._making = self._making, None
+        if (error := made.exception()) is not None:  # who was to lose an object was lost before, with a node say
+            _log.warning("no object is lost this time: %s", summary_line(error))
+            return scored
+        lost = made.result()
         self._due_s = self._clock() + self._interval_s()
         return lost
 
