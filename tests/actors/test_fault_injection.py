@@ -11,7 +11,8 @@ from vipray.errors import ConfigError
 
 
 async def test_a_loser_that_is_lost_itself_is_tried_again_and_due_losses_are_spaced():
-    now, made = [0.0], []
+    now = [0.0]
+    made: list[int] = []
 
     async def lost_reference():
         made.append(len(made))
